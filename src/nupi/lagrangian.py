@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from nupi.constraints import Constraint, Indexed, Inequality
-from nupi.guard import Look, NonFiniteViolationError, keep, refuse_non_finite, undo
+from nupi.guard import Look, NonFiniteViolationError, keep, refuse_non_finite, touched_by, undo
 from nupi.optim.base import DualOptimizer
 from nupi.optim.checks import ANOTHER_PROBLEM
 from nupi.violations import Move, as_gradient, as_move, weighted
