@@ -35,7 +35,9 @@ def as_move(name: str, multiplier: torch.Tensor, violation: torch.Tensor | Index
     """The error of a group of multipliers, in their dtype and without its graph."""
     if not isinstance(violation, Indexed):
         error = _checked(name, multiplier, violation).detach()
-        return Move(name, multiplier, error.to(multiplier.dtype), None)
+        if error.dtype != multiplier.dtype:
+            error = error.to(multiplier.dtype)
+        return Move(name, multiplier, error, None)
     values, rows = _checked_rows(name, multiplier, violation)
     seen = sparse_rows(multiplier, rows, values.detach().to(multiplier.dtype)).coalesce()
     return Move(name, multiplier, seen.values(), seen.indices()[0])

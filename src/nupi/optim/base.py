@@ -50,9 +50,7 @@ class DualOptimizer(Optimizer):
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Move every parameter that has a gradient: the gradient is the error e_t."""
         step = self._watched_step if _watched(self) else self._step
-        if not torch.is_grad_enabled():
-            return step(closure)
-        with torch.no_grad():
+        with torch.set_grad_enabled(False):
             return step(closure)
 
     # Torch wraps the step of every optimizer in a profiler range that takes longer than a step of ours. Saying that
