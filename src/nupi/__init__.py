@@ -1,6 +1,6 @@
 """Train PyTorch models under constraints, with Lagrange multipliers that converge instead of oscillating."""
 
-from nupi.constraints import Equality, Indexed, Inequality
+from nupi.constraints import Averaged, Equality, Indexed, Inequality
 from nupi.guard import NonFiniteViolationError
 from nupi.lagrangian import Lagrangian
 from nupi.optim import PID, NuPI, UnifiedMomentum, as_nupi
@@ -9,6 +9,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "PID",
+    "Averaged",
     "Equality",
     "Indexed",
     "Inequality",
