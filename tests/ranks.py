@@ -12,11 +12,18 @@ import torch.distributed as dist
 TIMEOUT = 60  # seconds: a rank that hangs fails the test instead
 
 
+def processes():
+    """New processes that do not each pay for importing torch: a server that did no more than that is forked."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["nupi", "torch._dynamo", "torch.nn.parallel", "torch.distributed.fsdp"])
+    return context
+
+
 class Ranks:
     """`world` processes; `run` calls a function on all of them inside a fresh process group."""
 
     def __init__(self, world):
-        context = multiprocessing.get_context("spawn")
+        context = processes()
         self.folder = tempfile.TemporaryDirectory()
         self.workers = []
         for rank in range(world):

@@ -149,11 +149,15 @@ class Lagrangian(nn.Module):
             for name, constraint in self.constraints.items()
         )
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     @torch.no_grad()
     def _ascend_together(self, dual: torch.optim.Optimizer, violations: Violations) -> None:
         """The same step on what all ranks saw: every rank does this, whatever it has, and gets the same."""
         assert self.reduce is not None
+        if torch.compiler.is_compiling():
+            raise RuntimeError(
+                "under reduce ascend talks to other processes, which cannot be compiled; compile the model and "
+                "the call of the Lagrangian, and leave ascend outside"
+            )
         if not self._agreed:
             distributed.check_agreement(self.constraints, self.multipliers, self.reduce, self.group)
             self._agreed = True

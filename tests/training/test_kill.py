@@ -1,56 +1,38 @@
 """Killed with SIGKILL in the middle and started again, a run ends where it would have: bit for bit."""
 
-import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
+from ranks import processes
+from training.loop import train
 
-LOOP = Path(__file__).with_name("loop.py")
 
-
-def start(folder, world=1, meeting="point", die=()):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+def start(folder, world=1, meeting="point", die=None):
+    """Every rank in a new process; rank 0 is the one to die."""
     init = f"file://{folder / meeting}"
-    return [
-        subprocess.Popen(
-            [
-                sys.executable,
-                str(LOOP),
-                str(folder),
-                "--rank",
-                str(rank),
-                "--world",
-                str(world),
-                "--init",
-                init,
-            ]
-            + (["--die", *map(str, die)] if die and rank == 0 else []),
-            env=environment,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(world)
-    ]
+    started = []
+    for rank in range(world):
+        arguments = (folder, die if rank == 0 else None, rank, world, init)
+        started.append(processes().Process(target=train, args=arguments))
+        started[-1].start()
+    return started
 
 
-def finish(processes):
-    for process in processes:
-        _, errors = process.communicate(timeout=120)
-        assert process.returncode == 0, errors
+def finish(started):
+    for process in started:
+        process.join(120)
+        assert process.exitcode == 0
 
 
-def killed(processes):
+def killed(started):
     """Wait for rank 0 to die of SIGKILL, and kill the others as a launcher would."""
-    first, *others = processes
-    _, errors = first.communicate(timeout=120)
-    assert first.returncode == -signal.SIGKILL, errors
+    first, *others = started
+    first.join(120)
+    assert first.exitcode == -signal.SIGKILL
     for other in others:
         other.kill()
-        other.communicate(timeout=30)
+        other.join(30)
 
 
 def assert_equal(left, right, path=""):

@@ -125,7 +125,11 @@ class DualOptimizer(Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a checkpoint whole, bit for bit, or raise and load nothing of it."""
         check_checkpoint(self.param_groups, state_dict)
+        built_with = self.param_groups
         super().load_state_dict(state_dict)
+        for group, here in zip(self.param_groups, built_with, strict=True):
+            for option, value in here.items():
+                group.setdefault(option, value)  # an option that is younger than the checkpoint
         saved_ids = [i for group in state_dict["param_groups"] for i in group["params"]]
         params = [p for group in self.param_groups for p in group["params"]]
         for saved_id, param in zip(saved_ids, params, strict=True):
