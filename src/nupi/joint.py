@@ -141,11 +141,12 @@ class Joint:
                     "call ascend with the same optimizer on all of them. No rank has moved"
                 )
 
-    def _slot(self, multiplier: torch.Tensor, seen: Seen | None) -> torch.Tensor:
-        """The place of a small group in the message: its values, then a weight for each of its rows."""
-        slot = torch.zeros(
-            multiplier.numel() + _rows(multiplier), dtype=torch.float64, device=multiplier.device
-        )
+    def _slot(self, multiplier: torch.Tensor, seen: Seen | None, *, weighted: bool = True) -> torch.Tensor:
+        """The place of a group in the message: its values, then a weight for each of its rows."""
+        if seen is not None and not weighted:
+            return seen.values.reshape(-1)
+        size = multiplier.numel() + weighted * _rows(multiplier)
+        slot = torch.zeros(size, dtype=torch.float64, device=multiplier.device)
         if seen is None:
             return slot
         values, weights = slot[: multiplier.numel()].view(multiplier.shape), slot[multiplier.numel() :]
@@ -193,7 +194,10 @@ class Joint:
         dense = [name for name in self.large if present[name][0] or present[name][2]]
         rows = [name for name in self.large if any(lengths[name])]
         if dense:
-            slots = [self._slot(self.large[name], here.get(name)) for name in dense]
+            # By now it is known who needs its weights: plain tensors do not.
+            slots = [
+                self._slot(self.large[name], here.get(name), weighted=not present[name][0]) for name in dense
+            ]
             buffer = torch.cat(slots)
             torch.distributed.all_reduce(buffer, group=self.group)
             for name, slot in zip(dense, buffer.split([len(slot) for slot in slots]), strict=True):
