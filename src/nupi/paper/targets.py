@@ -1,0 +1,3 @@
+"""Where the targets are: each module registers its own with `nupi.paper.runner.target` when imported."""
+
+MODULES: tuple[str, ...] = ()
