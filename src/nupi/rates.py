@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias, get_args
 
 import torch
 
-from nupi.lagrangian import Indexed
+from nupi.constraints import Indexed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -48,8 +48,9 @@ def positive_rate(
 ) -> Indexed:
     """The mean prediction of each group that is present.
 
-    >>> positive_rate(torch.tensor([2.0, -2.0, 3.0]), torch.tensor([0, 0, 2]), 3, hard=True)
-    Indexed(values=tensor([0.5000, 1.0000]), indices=tensor([0, 2]))
+    >>> seen = positive_rate(torch.tensor([2.0, -2.0, 3.0]), torch.tensor([0, 0, 2]), 3, hard=True)
+    >>> seen.values, seen.indices
+    (tensor([0.5000, 1.0000]), tensor([0, 2]))
     """
     return Tally.of(logits, None, groups, num_groups, ("all",), hard=hard).rates()
 
@@ -91,8 +92,8 @@ class Tally:
         hard: bool = False,
     ) -> Tally:
         """The tally of one batch; differentiable in the logits unless `hard`."""
-        _check(logits, labels, groups)
-        scores = logits.double() if logits.dtype == torch.float64 else logits.float()
+        _check(logits, labels, groups, num_groups)
+        scores = logits.to(torch.promote_types(logits.dtype, torch.float32))
         predictions = (scores > 0).to(scores.dtype) if hard else scores.sigmoid()
         rows, sums = [], []
         for condition in conditions:
@@ -229,9 +230,7 @@ class EqualizedOdds(_Criterion):
     conditions: ClassVar[tuple[Condition, ...]] = ("positive", "negative")
 
 
-def _weights(
-    condition: Condition, labels: torch.Tensor | None, predictions: torch.Tensor
-) -> torch.Tensor:
+def _weights(condition: Condition, labels: torch.Tensor | None, predictions: torch.Tensor) -> torch.Tensor:
     """1 for each row that meets the condition, else 0."""
     if condition == "all":
         return torch.ones_like(predictions)
@@ -246,7 +245,7 @@ def _pairs(count: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor
     return one, other
 
 
-def _check(logits: torch.Tensor, labels: torch.Tensor | None, groups: torch.Tensor) -> None:
+def _check(logits: torch.Tensor, labels: torch.Tensor | None, groups: torch.Tensor, num_groups: int) -> None:
     if logits.ndim != 1:
         raise ValueError(f"logits has shape {tuple(logits.shape)}, not (rows,); logits.squeeze(1) may do")
     for name, rows in (("labels", labels), ("groups", groups)):
@@ -254,3 +253,7 @@ def _check(logits: torch.Tensor, labels: torch.Tensor | None, groups: torch.Tens
             raise ValueError(f"{name} has shape {tuple(rows.shape)}, not the logits' {tuple(logits.shape)}")
     if groups.dtype not in (torch.int64, torch.int32):
         raise ValueError(f"groups has dtype {groups.dtype}; group numbers are int64: use groups.long()")
+    if groups.device.type == "cpu" and len(groups):  # elsewhere a look would stall the device
+        low, high = (int(end) for end in groups.aminmax())
+        if low < 0 or high >= num_groups:
+            raise IndexError(f"groups runs from {low} to {high}, but the groups are 0 to {num_groups - 1}")
