@@ -71,7 +71,7 @@ def false_positive_rate(
 
 @dataclass(frozen=True)
 class Tally:
-    """What rates are computed from: per condition and group the number of rows and the sum of their predictions.
+    """What rates are computed from: per condition and group, the rows and the sum of their predictions.
 
     Tallies of parts of the data add up to the tally of the whole, which is how an exact measure is taken in
     chunks. Both tensors have the shape (conditions, groups).
@@ -106,7 +106,7 @@ class Tally:
         return Tally(self.rows + other.rows, self.predictions + other.predictions)
 
     def rates(self) -> Indexed:
-        """The rate of each condition and group that has rows; condition c of group g has index c * groups + g."""
+        """The rate of each condition c and group g that has rows, at index c * groups + g."""
         rows, predictions = self.rows.flatten(), self.predictions.flatten()
         seen = rows.nonzero().squeeze(1)
         return Indexed(predictions[seen] / rows[seen], seen)
@@ -172,7 +172,7 @@ class _Criterion:
 
     @torch.no_grad()
     def measure(self, batches: Iterable[Batch], *, hard: bool = False) -> torch.Tensor:
-        """The exact gaps over all rows of `batches`, each read once; memory is one batch's. No gradient flows.
+        """The exact gaps over all rows of `batches`, in one pass; memory is one batch's. No gradient flows.
 
         Args:
             batches: logits, labels and groups, chunk by chunk. A generator will do, and its body runs without

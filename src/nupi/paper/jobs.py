@@ -22,7 +22,6 @@ import traceback
 from collections import deque
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -30,6 +29,7 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from multiprocessing.context import SpawnProcess
+    from pathlib import Path
 
 Settings: TypeAlias = "Mapping[str, Any]"
 Function: TypeAlias = "Callable[..., Any]"
@@ -54,6 +54,8 @@ class _Worker:
     """A process, our end of its pipe, and the job it is at."""
 
     process: SpawnProcess
+    from pathlib import Path
+
     pipe: Connection
     job: dict[str, Any] = field(default_factory=dict)
 
@@ -192,7 +194,7 @@ def _work(pipe: Connection, function: Function, folder: Path, version: str) -> N
 
 
 def _attempt(function: Function, settings: dict[str, Any], path: Path) -> str | None:
-    """Do the job and keep its result; the traceback if it fails. One thread, so results do not depend on cores."""
+    """Do the job, on one thread whatever the machine, and keep its result; the traceback if it fails."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -107,7 +107,7 @@ def test_the_archives_files_come_to_the_same_data(adult_data, archive_folder, tm
 def test_a_folder_of_ones_own_that_holds_something_else_is_refused(tmp_path):
     own, cache = tmp_path / "own", tmp_path / "cache"
     own.mkdir()
-    with pytest.raises(fetch.DataUnavailableError, match="holds neither adult.data and adult.test"):
+    with pytest.raises(fetch.DataUnavailableError, match=r"holds neither adult\.data and adult\.test"):
         adult.load(own, cache=cache)
     (own / "adult.data").write_text("39, State-gov\n")
     (own / "adult.test").write_text("|1x3 Cross validator\n")
@@ -131,5 +131,5 @@ def test_no_source_at_all(tmp_path, monkeypatch):
 def test_prepare_says_what_there_is(adult_data):
     assert adult_data
     assert prepare("adult") == "30,162 training and 15,060 test rows, 50 features, 10 groups"
-    with pytest.raises(ValueError, match="name='adlut' is not a data set.*did you mean adult"):
+    with pytest.raises(ValueError, match=r"name='adlut' is not a data set.*did you mean adult"):
         prepare("adlut")

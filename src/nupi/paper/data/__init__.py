@@ -1,4 +1,4 @@
-"""The data sets of the paper, each got once, checked, and kept; the data itself is never part of this package.
+"""The data sets of the paper, each got once, checked and kept; the data is never part of this package.
 
 A data set is a module here with `prepare(path)`, which makes it ready for use offline and says what it holds.
 """

@@ -1,10 +1,10 @@
 """The Adult census data (Becker and Kohavi, 1996), prepared as the paper's fairness experiment has it.
 
 Rows with a missing value go. `fnlwgt` goes, and so do `sex` and `race`, which the model must not see: their
-product is the group of a row, ten of them. `native-country` becomes one flag, United States or not; the levels
-of `education` below the ninth grade become one, and so do those from the ninth to the twelfth. The other
-categories are one-hot, the five numeric columns are standardised by the training rows' mean and population
-standard deviation. That makes 5 + 1 + 7 + 10 + 7 + 14 + 6 = 50 features.
+product is the group of a row, ten of them. `native-country` becomes one flag, United States or not; the
+levels of `education` below the ninth grade become one, and so do those from the ninth to the twelfth. The
+other categories are one-hot, the five numeric columns are standardised by the training rows' mean and
+population standard deviation. That makes 5 + 1 + 7 + 10 + 7 + 14 + 6 = 50 features.
 """
 
 from __future__ import annotations
@@ -87,8 +87,12 @@ def load(path: Path | None = None, *, cache: Path | None = None) -> Adult:
     train, test = (_complete_rows(home / name) for name in FILES)
     features, groups = _feature_names(train), _group_names(train)
     mean, deviation = train[NUMERIC].mean(), train[NUMERIC].std(ddof=0)
-    splits = [_split(rows, mean, deviation, features, groups) for rows in (train, test)]
-    return Adult(*splits, features=features, groups=groups)
+    return Adult(
+        train=_split(train, mean, deviation, features, groups),
+        test=_split(test, mean, deviation, features, groups),
+        features=features,
+        groups=groups,
+    )
 
 
 def prepare(path: Path | None = None) -> str:
@@ -101,12 +105,12 @@ def prepare(path: Path | None = None) -> str:
 
 
 def from_archive(text: str) -> str:
-    """A file as the UCI archive has it, brought to the form that is kept.
+    r"""A file as the UCI archive has it, brought to the form that is kept.
 
     The archive's files have no header, a space after each comma, blank lines at the end, a first line that
     is no data and, in the test file, a full stop after each label.
 
-    >>> from_archive("|1x3 Cross validator\\n25, Private, <=50K.\\n\\n").splitlines()[1:]
+    >>> from_archive("|1x3 Cross validator\n25, Private, <=50K.\n\n").splitlines()[1:]
     ['25,Private,<=50K']
     """
     lines = (line.strip() for line in text.splitlines())

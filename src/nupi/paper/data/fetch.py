@@ -92,7 +92,7 @@ def obtain(
             try:
                 source.fill(draft)
             except (OSError, SourceError, http.client.HTTPException) as error:
-                reasons.append(f"{source.name}: {error or type(error).__name__}")
+                reasons.append(f"{source.name}: {str(error) or type(error).__name__}")
                 continue
             if wrong := fault(draft, files):
                 reasons.append(f"{source.name}: {wrong}")
