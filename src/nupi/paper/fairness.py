@@ -73,8 +73,8 @@ def claims(curves: Mapping[str, Curves], table: pd.DataFrame, *, at_paper_scale:
         Claim(
             "nuPI(0.99) has a lower violation than gradient ascent at equal epochs, in every seed",
             "reduces the maximum violation faster",
-            f"mean over the run {percent(smooth_mean)} against {percent(ascent_mean)}; lower in {lower:.0%} of "
-            f"the epochs; first below 5% at epoch {reached[0]} against {reached[1]}",
+            f"mean over the run {percent(smooth_mean)} against {percent(ascent_mean)}; lower in {lower:.0%} "
+            f"of the epochs; first below 5% at epoch {reached[0]} against {reached[1]}",
             bool((smooth_mean < ascent_mean).all()) and lower > 0.5,
         ),
         Claim(

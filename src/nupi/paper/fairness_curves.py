@@ -74,7 +74,7 @@ class Curves:
         return curve[:, -max(1, round(FINAL_SHARE * self.epochs)) :].mean(1)
 
     def noise(self) -> torch.Tensor:
-        """How far a multiplier moves in an epoch of the second half of the run: root mean square, per seed."""
+        """How far a multiplier moves in an epoch of the second half of the run: root mean square, by seed."""
         steps = self.multipliers[:, self.epochs // 2 : -1].diff(dim=1)  # the last row is not moved any more
         return steps.square().mean((1, 2)).sqrt()
 
