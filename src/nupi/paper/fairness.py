@@ -59,8 +59,9 @@ def claims(curves: Mapping[str, Curves], table: pd.DataFrame, *, at_paper_scale:
     smooth, rough = curves["nuPI, nu = 0.99"], curves["nuPI, nu = 0"]
     largest = free.final(free.violation)
     smooth_mean, ascent_mean = (each.violation[:, 1:].mean(1) for each in (smooth, ascent))
-    lower = (smooth.violation[:, 1:].mean(0) < ascent.violation[:, 1:].mean(0)).float().mean().item()
-    reached = [spread(each.first_below(0.05), digits=0) for each in (smooth, ascent)]
+    reached = [each.first_below(0.05) for each in (smooth, ascent)]
+    race = slice(1, int(reached[1].float().mean()) + 1)  # afterwards both are as low as they get
+    lower = (smooth.violation[:, race].mean(0) < ascent.violation[:, race].mean(0)).float().mean().item()
     noise = (rough.noise().mean() / smooth.noise().mean()).item()
     disagreement = table.attrs["disagreement"]
     found = [
@@ -73,9 +74,10 @@ def claims(curves: Mapping[str, Curves], table: pd.DataFrame, *, at_paper_scale:
         Claim(
             "nuPI(0.99) has a lower violation than gradient ascent at equal epochs, in every seed",
             "reduces the maximum violation faster",
-            f"mean over the run {percent(smooth_mean)} against {percent(ascent_mean)}; lower in {lower:.0%} "
-            f"of the epochs; first below 5% at epoch {reached[0]} against {reached[1]}",
-            bool((smooth_mean < ascent_mean).all()) and lower > 0.5,
+            f"first below 5% at epoch {spread(reached[0], digits=0)} against {spread(reached[1], digits=0)}; "
+            f"until then lower in {lower:.0%} of the epochs; "
+            f"mean over the run {percent(smooth_mean)} against {percent(ascent_mean)}",
+            bool((smooth_mean < ascent_mean).all()) and lower > 0.9,
         ),
         Claim(
             "nuPI(0) has unstable multipliers",
