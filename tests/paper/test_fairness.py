@@ -72,6 +72,7 @@ def verdicts(**changed):
     saw = torch.tensor([0.0, 3.0] * 51)[:101]
     quick, slow = torch.ones(101), torch.ones(101)
     quick[:10], slow[:50] = 0.0, 0.0
+    quick += saw / 300
     every = {
         "unconstrained": curves(0.95, 0.2),
         "gradient ascent": dataclasses.replace(curves(0.89, multipliers=slow), violation=falling(50, 0.16)),
