@@ -97,9 +97,10 @@ class Tally:
         predictions = (scores > 0).to(scores.dtype) if hard else scores.sigmoid()
         rows, sums = [], []
         for condition in conditions:
-            weights = _weights(condition, labels, predictions)
-            rows.append(predictions.new_zeros(num_groups).index_add(0, groups, weights))
-            sums.append(predictions.new_zeros(num_groups).index_add(0, groups, predictions * weights))
+            meets = _meets(condition, labels, predictions)
+            counted = predictions if condition == "all" else predictions * meets
+            rows.append(predictions.new_zeros(num_groups).index_add(0, groups, meets))
+            sums.append(predictions.new_zeros(num_groups).index_add(0, groups, counted))
         return cls(torch.stack(rows), torch.stack(sums))
 
     def __add__(self, other: Tally) -> Tally:
@@ -122,7 +123,7 @@ class Tally:
             gaps = rates[:, one] - rates[:, other]
             seen = (self.rows[:, one] > 0) & (self.rows[:, other] > 0)
         indices = seen.flatten().nonzero().squeeze(1)
-        return Indexed(gaps.flatten()[indices], indices)
+        return Indexed(gaps.flatten().index_select(0, indices), indices)
 
 
 @dataclass(frozen=True)
@@ -230,7 +231,7 @@ class EqualizedOdds(_Criterion):
     conditions: ClassVar[tuple[Condition, ...]] = ("positive", "negative")
 
 
-def _weights(condition: Condition, labels: torch.Tensor | None, predictions: torch.Tensor) -> torch.Tensor:
+def _meets(condition: Condition, labels: torch.Tensor | None, predictions: torch.Tensor) -> torch.Tensor:
     """1 for each row that meets the condition, else 0."""
     if condition == "all":
         return torch.ones_like(predictions)
