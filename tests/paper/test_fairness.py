@@ -16,6 +16,11 @@ from nupi.paper.data import adult
 from nupi.paper.fairness_curves import Curves
 
 
+def as_gaps(violation):
+    """Gaps of ten groups whose largest is the violation."""
+    return violation.unsqueeze(2) * torch.linspace(-1, 0.8, 10)
+
+
 def curves(accuracy=0.9, violation=0.02, multipliers=None, seeds=5, epochs=100):
     """Flat curves, or the ones given."""
     steady = torch.ones(seeds, epochs + 1)
@@ -23,12 +28,11 @@ def curves(accuracy=0.9, violation=0.02, multipliers=None, seeds=5, epochs=100):
         multipliers = torch.linspace(0, 1, epochs + 1)
     return Curves(
         accuracy=steady * accuracy,
-        violation=steady * violation,
-        hard_violation=steady * violation,
+        gaps=as_gaps(steady * violation),
+        hard_gaps=as_gaps(steady * violation),
         multipliers=multipliers.reshape(1, -1, 1).expand(seeds, epochs + 1, 10),
         test_epoch=torch.tensor([0, epochs]),
         test_accuracy=torch.full((seeds, 2), accuracy),
-        test_hard_violation=torch.full((seeds, 2), violation),
         train_positive=torch.zeros(seeds, 4, dtype=torch.bool),
         test_positive=torch.zeros(seeds, 4, dtype=torch.bool),
         seconds=torch.ones(seeds),
@@ -61,7 +65,7 @@ def test_settled_is_the_epoch_after_the_last_excursion():
 def test_first_below_does_not_count_the_untrained_model():
     falling = torch.linspace(0.2, 0.0, 101)
     falling[0] = 0.0
-    found = dataclasses.replace(curves(), violation=falling.repeat(5, 1))
+    found = dataclasses.replace(curves(), gaps=as_gaps(falling.repeat(5, 1)))
     expected = next(epoch for epoch in range(1, 101) if falling[epoch] < 0.05)
     assert found.first_below(0.05).tolist() == [expected] * 5
     assert curves(violation=0.1).first_below(0.05).tolist() == [101] * 5
@@ -75,9 +79,9 @@ def verdicts(**changed):
     quick += saw / 300
     every = {
         "unconstrained": curves(0.95, 0.2),
-        "gradient ascent": dataclasses.replace(curves(0.89, multipliers=slow), violation=falling(50, 0.16)),
+        "gradient ascent": dataclasses.replace(curves(0.89, multipliers=slow), gaps=falling(50, 0.16)),
         "nuPI, nu = 0": curves(0.8, 0.017, multipliers=saw),
-        "nuPI, nu = 0.99": dataclasses.replace(curves(0.924, multipliers=quick), violation=falling(10)),
+        "nuPI, nu = 0.99": dataclasses.replace(curves(0.924, multipliers=quick), gaps=falling(10)),
     } | {name.replace("_", " ").replace("nuPI", "nuPI, nu ="): each for name, each in changed.items()}
     table = pd.DataFrame()
     table.attrs["disagreement"] = changed.pop("disagreement", 0.0)
@@ -88,12 +92,12 @@ def verdicts(**changed):
 def falling(until, start=0.15):
     path = torch.full((101,), 0.017)
     path[:until] = start
-    return path.repeat(5, 1)
+    return as_gaps(path.repeat(5, 1))
 
 
 def test_claims_hold_where_the_curves_are_the_papers_and_fail_where_they_are_not():
     assert all(verdicts().values())
-    slower = dataclasses.replace(curves(0.924), violation=falling(60))
+    slower = dataclasses.replace(curves(0.924), gaps=falling(60))
     failing = [claim for claim, holds in verdicts(**{"nuPI_0.99": slower}).items() if not holds]
     assert any("lower violation than gradient ascent" in claim for claim in failing)
     failing = [claim for claim, holds in verdicts(unconstrained=curves(0.95, 0.1)).items() if not holds]
@@ -173,7 +177,7 @@ def test_the_targets_from_end_to_end(tmp_path):
     # What both targets need was trained once: gradient ascent and nuPI at nu = 0 and 0.99.
     trained = list((tmp_path / "runs").glob("train-*.pt"))
     assert len(trained) == 5 + 2
-    shipped = json.loads((tmp_path / "fairness" / "summary.json").read_text())["tables"][1]
+    shipped = json.loads((tmp_path / "fairness" / "summary.json").read_text())["tables"][2]
     assert [row[0].split(" (")[0] for row in shipped["rows"]][-1] == "fairlearn EG, logistic"
 
 

@@ -49,6 +49,7 @@ def fairness(run: Run) -> list[Claim]:
     run.results(results(curves))
     table = shipped(run, curves, data)
     run.table(f"The last 5% of {epochs} epochs, {seeds} seeds", ends(curves))
+    run.table("nuPI(0.99) by group, over the same epochs", by_group(curves["nuPI, nu = 0.99"], data))
     run.table("What a user ships: the last model, judged by fairlearn's metrics", table)
     return claims(curves, table, at_paper_scale=run.scale == "paper")
 
@@ -139,11 +140,30 @@ def ends(curves: Mapping[str, Curves]) -> pd.DataFrame:
             "train accuracy": percent(each.final(each.accuracy), 2),
             "max violation (soft)": percent(each.final(each.violation), 2),
             "max violation (hard)": percent(each.final(each.hard_violation), 2),
+            "largest average gap": percent(each.final(each.gaps).abs().amax(1), 2),
             "multiplier step": spread(each.noise(), digits=4),
         }
         for name, each in curves.items()
     ]
     return pd.DataFrame(rows)
+
+
+def by_group(each: Curves, data: adult.Adult) -> pd.DataFrame:
+    """What is left of the gaps: their average over the last epochs, and how far they swing about it."""
+    gaps = each.last(each.gaps)
+    columns = {
+        "group": data.groups,
+        "training rows": data.train.groups.bincount(),
+        "average gap (points)": (100 * gaps.mean((0, 1))).round(decimals=2),
+        "swing (points)": (100 * gaps.std(1, correction=0).mean(0)).round(decimals=2),
+        "hard gap (points)": (100 * each.last(each.hard_gaps).mean((0, 1))).round(decimals=1),
+        "multiplier": each.last(each.multipliers).mean((0, 1)).round(decimals=3),
+    }
+    return pd.DataFrame({name: list(map(_plain, column)) for name, column in columns.items()})
+
+
+def _plain(value: str | torch.Tensor) -> str | float:
+    return value if isinstance(value, str) else round(value.item(), 4)
 
 
 def shipped(run: Run, curves: Mapping[str, Curves], data: adult.Adult) -> pd.DataFrame:

@@ -31,15 +31,14 @@ class Dual:
 
 @dataclass(frozen=True)
 class Curves:
-    """The runs of one dual player, stacked over the seeds; a violation is the maximum over the groups."""
+    """The runs of one dual player, stacked over the seeds."""
 
     accuracy: torch.Tensor  # (seeds, epochs + 1)
-    violation: torch.Tensor  # (seeds, epochs + 1)
-    hard_violation: torch.Tensor  # (seeds, epochs + 1)
+    gaps: torch.Tensor  # (seeds, epochs + 1, groups)
+    hard_gaps: torch.Tensor  # (seeds, epochs + 1, groups)
     multipliers: torch.Tensor  # (seeds, epochs + 1, groups)
     test_epoch: torch.Tensor  # (tests,)
     test_accuracy: torch.Tensor  # (seeds, tests)
-    test_hard_violation: torch.Tensor  # (seeds, tests)
     train_positive: torch.Tensor  # (seeds, training rows)
     test_positive: torch.Tensor  # (seeds, test rows)
     seconds: torch.Tensor  # (seeds,)
@@ -53,12 +52,11 @@ class Curves:
 
         return cls(
             accuracy=all_of("accuracy").float(),
-            violation=all_of("gaps").abs().amax(2),
-            hard_violation=all_of("hard_gaps").abs().amax(2),
+            gaps=all_of("gaps"),
+            hard_gaps=all_of("hard_gaps"),
             multipliers=all_of("multipliers"),
             test_epoch=all_of("test_epoch")[0],
             test_accuracy=all_of("test_accuracy").float(),
-            test_hard_violation=all_of("test_hard_gaps").abs().amax(2),
             train_positive=all_of("train_positive"),
             test_positive=all_of("test_positive"),
             seconds=all_of("seconds"),
@@ -69,9 +67,23 @@ class Curves:
         """How long each run was."""
         return self.accuracy.shape[1] - 1
 
+    @property
+    def violation(self) -> torch.Tensor:
+        """The largest soft gap of any group, per seed and epoch."""
+        return self.gaps.abs().amax(2)
+
+    @property
+    def hard_violation(self) -> torch.Tensor:
+        """The largest hard gap of any group, per seed and epoch."""
+        return self.hard_gaps.abs().amax(2)
+
+    def last(self, curve: torch.Tensor) -> torch.Tensor:
+        """The last epochs of a curve."""
+        return curve[:, -max(1, round(FINAL_SHARE * self.epochs)) :]
+
     def final(self, curve: torch.Tensor) -> torch.Tensor:
         """The mean of a curve over the last epochs, per seed."""
-        return curve[:, -max(1, round(FINAL_SHARE * self.epochs)) :].mean(1)
+        return self.last(curve).mean(1)
 
     def noise(self) -> torch.Tensor:
         """How far a multiplier moves in an epoch of the second half of the run: root mean square, by seed."""

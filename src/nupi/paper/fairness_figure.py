@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
-
 from nupi.paper import style
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import torch
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 

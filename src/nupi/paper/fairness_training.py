@@ -92,7 +92,7 @@ def train(
             if dual is not None:
                 loss = lagrangian(loss, {"parity": parity(logits, None, groups)})
             primal.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             primal.step()
 
     return {
