@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+from matplotlib.lines import Line2D
 
 from nupi.paper import style
 from nupi.paper.fairness_curves import Curves, Dual, percent, spread, train_all
@@ -128,48 +129,44 @@ def shown(curves: Mapping[str, Curves]) -> pd.DataFrame:
 
 
 def draw(curves: Mapping[str, Curves]) -> Figure:
-    """A multiplier for each nu; its noise over nu; and the noise over kp with and without smoothing."""
-    fig = style.figure(7.2, 4.4)
-    grid = fig.add_gridspec(2, 5)
+    """A multiplier for each nu; the noise over kp; and over what an error is multiplied by at once."""
+    fig = style.figure(7.2, 4.6)
+    grid = fig.add_gridspec(2, 10)
     shades = dict(zip(NUS, style.shades("nupi", len(NUS)), strict=True))
     first: Axes | None = None
     for i, nu in enumerate(NUS):
-        axis = fig.add_subplot(grid[0, i], sharey=first)
+        axis = fig.add_subplot(grid[0, 2 * i : 2 * i + 2], sharey=first)
         first = first or axis
         axis.plot(curves["gradient ascent"].multipliers[0, :, GROUP], color=style.colour("ga"), linewidth=0.9)
         axis.plot(curves[key(nu, BEST_KP)].multipliers[0, :, GROUP], color=shades[nu], linewidth=0.9)
-        axis.set_title(rf"$\nu = {nu:g}$")
+        axis.set_title(rf"$\nu = {nu:g}$, $k_p = {BEST_KP:g}$", size=9)
         axis.set_xlabel("Epoch")
         axis.tick_params(labelleft=i == 0)
     assert first is not None
     first.set_ylabel(f"Multiplier {GROUP}, one seed")
-    left, right = fig.add_subplot(grid[1, :2]), fig.add_subplot(grid[1, 2:])
-    smoothing = [1 - nu for nu in NUS]
-    _seeds(left, smoothing, [curves[key(nu, BEST_KP)] for nu in NUS], list(shades.values()))
-    left.set_xlabel(r"$1 - \nu$ (at $k_p = 5$)")
-    left.set_ylabel("Multiplier's step per epoch (RMS)")
+    left = fig.add_subplot(grid[1, :5])
+    right = fig.add_subplot(grid[1, 5:], sharey=left)
     for nu in KP_NUS:
-        chosen = [curves[key(nu, kp)] for kp in KPS]
-        _seeds(right, list(KPS), chosen, [shades[nu]] * len(KPS))
-        means = [each.noise().mean() for each in chosen]
-        right.plot(KPS, means, color=shades[nu], linewidth=1.2, label=rf"$\nu$PI, $\nu = {nu:g}$")
-    right.axhline(
-        curves["gradient ascent"].noise().mean().item(),
-        color=style.colour("ga"),
-        linewidth=1,
-        linestyle="--",
-        label=style.LABELS["ga"],
-    )
-    right.set_xlabel(r"$k_p$")
-    right.legend(loc="upper left")
+        means = [curves[key(nu, kp)].noise().mean() for kp in KPS]
+        left.plot(KPS, means, color=shades[nu], linewidth=1.2, label=rf"$\nu = {nu:g}$")
+    for name, player in players().items():
+        if player.kp:
+            noise, colour = curves[name].noise(), shades[player.nu]
+            left.plot([player.kp] * len(noise), noise, "o", color=colour, markersize=3.5, alpha=0.7)
+            gain = player.kp * (1 - player.nu)
+            right.plot([gain] * len(noise), noise, "o", color=colour, markersize=3.5, alpha=0.7)
+    calm = curves["gradient ascent"].noise().mean().item()
     for axis in (left, right):
+        axis.axhline(calm, color=style.colour("ga"), linewidth=1, linestyle="--", label=style.LABELS["ga"])
         axis.set_xscale("log")
         axis.set_yscale("log")
+    left.set_ylabel("Step of a multiplier\nin an epoch (RMS)")
+    left.set_xlabel(r"$k_p$")
+    right.set_xlabel(r"$k_p (1 - \nu)$, the gain on a new error")
+    right.tick_params(labelleft=False)
+    left.legend(loc="upper left")
+    dots = [
+        Line2D([], [], color=shades[nu], marker="o", linestyle="", label=rf"$\nu = {nu:g}$") for nu in NUS
+    ]
+    right.legend(handles=dots, loc="upper left", ncols=2, markerscale=0.6)
     return fig
-
-
-def _seeds(axis: Axes, at: list[float], chosen: list[Curves], colours: list[str]) -> None:
-    """A dot a seed."""
-    for x, each, colour in zip(at, chosen, colours, strict=True):
-        noise = each.noise()
-        axis.plot([x] * len(noise), noise, "o", color=colour, markersize=4, alpha=0.8)
