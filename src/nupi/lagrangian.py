@@ -152,7 +152,7 @@ class Lagrangian(nn.Module):
         good = torch.stack(finite).all()
         touched = touched_by(dual, moves)
         kept = keep(touched)
-        self._step(dual, [move._replace(error=torch.where(good, move.error, 0.0)) for move in moves])
+        self._step(dual, [Move(m.name, m.multiplier, torch.where(good, m.error, 0.0), m.rows) for m in moves])
         undo(touched, kept, good)
         position = {name: i for i, name in enumerate(self.constraints)}
         for move, fine in zip(moves, finite, strict=True):
