@@ -86,9 +86,9 @@ def data(
     except ValueError as unknown:
         raise typer.BadParameter(str(unknown), param_hint="NAME") from None
     except DataUnavailableError as missing:
-        console.print(str(missing), style="bold red", markup=False)
+        console.print(str(missing), style="bold red", markup=False, soft_wrap=True)
         raise typer.Exit(1) from None
-    console.print(f"{name}: {summary}. Kept in {cache_folder() / name}", markup=False)
+    console.print(f"{name}: {summary}. Kept in {cache_folder() / name}", markup=False, soft_wrap=True)
 
 
 if __name__ == "__main__":
