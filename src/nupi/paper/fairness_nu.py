@@ -22,7 +22,7 @@ NUS = (0.0, 0.5, 0.9, 0.95, 0.99)
 BEST_KP = 5.0
 KPS = (0.01, 0.1, 1.0, 5.0, 10.0, 100.0)  # log-spaced in [0.01, 100] as in the paper, and its best
 KP_NUS = (0.0, 0.99)
-SIZES = {"smoke": (4, 1), "laptop": (60, 2), "paper": (700, 5)}  # epochs, seeds
+SIZES = {"smoke": (4, 1), "laptop": (40, 5), "paper": (700, 5)}  # epochs, seeds
 GROUP = 2  # the multiplier that is drawn
 
 
