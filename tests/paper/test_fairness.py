@@ -164,7 +164,7 @@ def small(monkeypatch):
 def test_the_targets_from_end_to_end(tmp_path):
     names = ("fairness", "fairness-nu")
     ran = CliRunner().invoke(app, ["reproduce", *names, "--scale", "smoke", "--out", str(tmp_path)])
-    assert "failed" not in ran.output
+    assert "failed" not in ran.output, ran.output
     for name in names:
         out = tmp_path / name
         summary = json.loads((out / "summary.json").read_text())

@@ -144,8 +144,8 @@ def draw(curves: Mapping[str, Curves]) -> Figure:
         axis.tick_params(labelleft=i == 0)
     assert first is not None
     first.set_ylabel(f"Multiplier {GROUP}, one seed")
-    left = fig.add_subplot(grid[1, :5])
-    right = fig.add_subplot(grid[1, 5:], sharey=left)
+    left = fig.add_subplot(grid[1, :5], xscale="log", yscale="log")
+    right = fig.add_subplot(grid[1, 5:], xscale="log", yscale="log")
     for nu in KP_NUS:
         means = [curves[key(nu, kp)].noise().mean() for kp in KPS]
         left.plot(KPS, means, color=shades[nu], linewidth=1.2, label=rf"$\nu = {nu:g}$")
@@ -158,12 +158,11 @@ def draw(curves: Mapping[str, Curves]) -> Figure:
     calm = curves["gradient ascent"].noise().mean().item()
     for axis in (left, right):
         axis.axhline(calm, color=style.colour("ga"), linewidth=1, linestyle="--", label=style.LABELS["ga"])
-        axis.set_xscale("log")
-        axis.set_yscale("log")
     left.set_ylabel("Step of a multiplier\nin an epoch (RMS)")
     left.set_xlabel(r"$k_p$")
     right.set_xlabel(r"$k_p (1 - \nu)$, the gain on a new error")
     right.tick_params(labelleft=False)
+    right.set_ylim(left.get_ylim())
     left.legend(loc="upper left")
     dots = [
         Line2D([], [], color=shades[nu], marker="o", linestyle="", label=rf"$\nu = {nu:g}$") for nu in NUS
