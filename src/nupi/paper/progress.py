@@ -61,7 +61,7 @@ class Bars:
 
     def _draw(self, bar: TaskID) -> None:
         with self._lock:
-            if bar not in self._display.task_ids:
+            if bar not in self._display.task_ids or not self._display.console.is_terminal:
                 return
             self._display.update(bar, visible=True)
             if not self._drawn:
