@@ -14,7 +14,14 @@ from nupi.paper.runner import Run
 
 @pytest.mark.parametrize(
     ("name", "claims"),
-    [("sheet", 5), ("relative-update", 9), ("spectrum", 8), ("bilinear", 7), ("plane-kp", 9)],
+    [
+        ("sheet", 5),
+        ("relative-update", 9),
+        ("spectrum", 8),
+        ("bilinear", 7),
+        ("plane-kp", 9),
+        ("plane-nu", 5),
+    ],
 )
 def test_claims_hold(name, claims, tmp_path):
     ran = CliRunner().invoke(app, ["reproduce", name, "--scale", "smoke", "--out", str(tmp_path)])

@@ -1,6 +1,8 @@
 """Each slip in the paper's text, by number as in docs/errata.md: its version fails the check, ours passes."""
 
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -237,3 +239,10 @@ def test_12_a_bilinear_game_converges_for_any_positive_kp():
     for kp in (1e-4, 1e-2, 1.0, 100.0):
         values = eigenvalues(torch.zeros(3, 3), a, 1.0, kp)
         assert values[values.abs() > 1e-9].real.max() < 0
+
+
+def test_the_page_of_errata_names_every_check_and_no_other():
+    page = (Path(__file__).parents[2] / "docs" / "errata.md").read_text()
+    named = set(re.findall(r"`(test_\w+)`", page))
+    here = {name for name in globals() if re.match(r"test_\d+_", name)}
+    assert named == here

@@ -6,14 +6,15 @@ It has two constrained minima: the global one near (1.03, -0.15), f = 7.92, and 
 f = 8.71. The paper gives the gains and not the primal step, the start or the length of a run. Here they are a
 step of 0.001 (plain gradient descent, multipliers first), x = (0, -1), a multiplier of 0, and 15,000 steps.
 
-Why a step of 0.001: it sets the time scale that ki is measured in (continuous time has ki / step, here 10),
-and what the paper says of kp = 1, 3 and 5 pins it down. Linearised at the optimum, the two slowest
-eigenvalues have damping ratios of 0.67, 0.99 and 1.18: underdamped, almost critical, overdamped, as it says.
+Why a step of 0.001: it sets the time scale that ki is measured in (continuous time has ki / step, here 10), and
+what the paper says pins it down. Linearised at the optimum, the two slowest eigenvalues have damping ratios of 0.67,
+0.99 and 1.18 at kp = 1, 3 and 5: underdamped, almost critical, overdamped, as it says. For gradient ascent they are
+-0.04 at 0.005 and 0.02 at 0.01. The Lagrangian is not convex at this optimum, so too small a step of gradient ascent
+does not just get there late: the optimum repels it. At half the primal step both get there, at twice the step neither.
 
-Why this start: the outcome of gradient ascent depends on it, since two minima compete. Of starts on a grid
-over [-2, 2]^2, about one in twelve leads gradient ascent to the global minimum at 0.01 and not at 0.005;
-(0, -1) is a round one of them from which kp = 3 overshoots by little. With primal steps of 0.002 or more
-there is none: both step sizes of gradient ascent end in the local minimum.
+Why this start: two minima compete, so where gradient ascent ends depends on it. (0, -1) is a round point among the many
+from which it reaches the global minimum at 0.01 and not at 0.005, and from which kp = 3 overshoots by little.
+`nupi reproduce plane-kp --scale paper` shows both choices, the starts as a map.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import nupi
 from nupi.theory.flow import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from nupi.paper.runner import Run
 
@@ -47,6 +48,11 @@ def violation(x: torch.Tensor) -> torch.Tensor:
     """h(x) - 2 over the last dimension of x."""
     x1, x2 = x.unbind(-1)
     return x1 + x1.pow(3) + x2 + x2.square() - 2
+
+
+def separation(x: torch.Tensor, point: torch.Tensor) -> torch.Tensor:
+    """The distance between points, over the last dimension."""
+    return (x - point).square().sum(dim=-1).sqrt()
 
 
 PROBLEM = Problem(f=objective, h=lambda x: violation(x).reshape(1))
@@ -71,7 +77,7 @@ class Path:
 
     def distance(self, point: torch.Tensor) -> torch.Tensor:
         """How far x is from a point, at every step."""
-        return (self.x - point).square().sum(dim=-1).sqrt()
+        return separation(self.x, point)
 
     @property
     def sign_changes(self) -> int:
@@ -93,24 +99,39 @@ class Path:
 
 
 def runs(run: Run, choices: Sequence[Gains], steps: int = STEPS) -> list[Path]:
-    """One run for each choice of gains, all in one loop: each has an x and a constraint of its own."""
-    count = len(choices)
-    x = START.repeat(count, 1).requires_grad_()
-    lagrangian = nupi.Lagrangian({"curve": nupi.Equality(count)}).double()
+    """One run for each choice of gains, all from the same start."""
     gains = torch.tensor([[c.ki, c.kp, c.nu] for c in choices], dtype=torch.float64)
+    states = torch.empty(steps, len(choices), 4, dtype=torch.float64)
+    walk = _walk(START.repeat(len(choices), 1), gains, LR, steps)
+    for step, (x, multiplier, at) in enumerate(run.progress(walk, "walking", total=steps)):
+        states[step] = torch.cat([x, multiplier[:, None], at[:, None]], dim=1)
+    return [Path(states[:, i, :2], states[:, i, 2], states[:, i, 3]) for i in range(len(choices))]
+
+
+def endings(run: Run, starts: torch.Tensor, gains: Gains, lr: float, steps: int) -> torch.Tensor:
+    """Where runs from many starts, of shape (count, 2), end."""
+    same = torch.tensor([gains[1:]], dtype=torch.float64).repeat(len(starts), 1)
+    walk = _walk(starts, same, lr, steps)
+    for x, _, _ in run.progress(walk, f"{gains.label}, primal step {lr:g}", total=steps):
+        last = x
+    return last.clone()
+
+
+def _walk(
+    starts: torch.Tensor, gains: torch.Tensor, lr: float, steps: int
+) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """All runs in one loop, each with an x and a constraint of its own: x, multipliers and violations a step."""
+    x = starts.clone().requires_grad_()
+    lagrangian = nupi.Lagrangian({"curve": nupi.Equality(len(starts))}).double()
     dual = nupi.NuPI(lagrangian.parameters(), *gains.T)  # a gain per constraint
-    primal = torch.optim.SGD([x], lr=LR)
-    states = torch.empty(steps, count, 4, dtype=torch.float64)
-    for step in run.progress(range(steps), "walking"):
+    primal = torch.optim.SGD([x], lr=lr)
+    for _ in range(steps):
         at = violation(x)
         lagrangian.ascend(dual, {"curve": at})
-        states[step, :, :2] = x.detach()
-        states[step, :, 2] = lagrangian.multipliers["curve"]
-        states[step, :, 3] = at.detach()
+        yield x.detach(), lagrangian.multipliers["curve"], at.detach()
         lagrangian(objective(x).sum(), {"curve": at}).backward()
         primal.step()
         primal.zero_grad()
-    return [Path(states[:, i, :2], states[:, i, 2], states[:, i, 3]) for i in range(count)]
 
 
 class Optima(NamedTuple):

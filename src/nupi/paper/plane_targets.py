@@ -8,22 +8,18 @@ from typing import TYPE_CHECKING
 import torch
 
 from nupi.paper import style
-from nupi.paper.plane import LR, START, STEPS, Gains, Optima, Path, objective, optima, runs, violation
-from nupi.paper.plane import PROBLEM as PLANE
+from nupi.paper.plane import LR, PROBLEM, START, STEPS, Gains, Optima, Path, endings, optima, runs, separation
+from nupi.paper.plane_figure import AREA, draw_basins, draw_paths
 from nupi.paper.runner import Claim, Run, target
 from nupi.theory.spectrum import damping_ratio_of, eigenvalues
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 ASCENT = (Gains("GA, step 0.005", 0.005), Gains("GA, step 0.01", 0.01))
 DAMPED = tuple(Gains(f"nuPI, kp = {kp:g}", 0.01, kp) for kp in (1.0, 3.0, 5.0))
 SMOOTHED = tuple(Gains(f"nuPI, nu = {nu:g}", 0.01, 10.0, nu) for nu in (0.0, 0.5, 0.9, 0.95))
 REACHED = 0.05  # the other minimum is 1.25 away
-SMOKE_STEPS = 5_000
 
 
 @target(
@@ -36,10 +32,10 @@ def plane_kp(run: Run) -> list[Claim]:
     """Gradient ascent misses the solution or oscillates into it; kp damps, monotonically."""
     known = optima()
     choices = [*ASCENT, *DAMPED]
-    paths = runs(run, choices, _steps(run))
+    paths = runs(run, choices, 5_000 if run.scale == "smoke" else STEPS)
     small, large, *damped = paths
     colours = [*style.shades("ga", 3)[:2], *style.shades("nupi", 3)]
-    run.figure(_draw(paths, choices, colours, known, shown=3_500))
+    run.figure(draw_paths(paths, choices, colours, known, shown=3_500))
     _record(run, choices, paths, known)
 
     nearest = [path.distance(known.unconstrained).min().item() for path in (small, large)]
@@ -47,8 +43,8 @@ def plane_kp(run: Run) -> list[Claim]:
     ends = [path.distance(known.constrained)[-1].item() for path in paths]
     overshoots = [path.overshoot for path in damped]
     changes = [path.sign_changes for path in damped]
-    ratios = [_damping_at_the_optimum(c, known) for c in DAMPED]
-    return [
+    ascending, ratios = ([_damping_at_the_optimum(c, known) for c in group] for group in (ASCENT, DAMPED))
+    claims = [
         Claim(
             "the optimum by two independent solvers",
             "marked, without numbers",
@@ -64,14 +60,15 @@ def plane_kp(run: Run) -> list[Claim]:
         Claim(
             "gradient ascent at 0.005 does not reach the constrained optimum",
             "does not",
-            f"ends {ends[0]:.2f} from it, {small.distance(known.local)[-1]:.1e} from the local minimum",
-            ends[0] > 0.5,
+            f"ends {ends[0]:.2f} from it, {small.distance(known.local)[-1]:.0e} from the local minimum; "
+            f"damping ratio {ascending[0]:.3f}: it is not even stable there",
+            ends[0] > 0.5 and ascending[0] < 0.0,
         ),
         Claim(
             "gradient ascent at 0.01 reaches it, with oscillations",
             "does",
-            f"ends {ends[1]:.4f} from it after {large.sign_changes} sign changes of the violation",
-            ends[1] < REACHED and large.sign_changes >= 4,
+            f"ends {ends[1]:.4f} from it after {large.sign_changes} sign changes; damping ratio {ascending[1]:.3f}",
+            ends[1] < REACHED and large.sign_changes >= 4 and 0.0 < ascending[1] < 0.1,
         ),
         Claim(
             "nuPI reaches it at kp = 1, 3 and 5",
@@ -107,6 +104,49 @@ def plane_kp(run: Run) -> list[Claim]:
             and large.sign_changes > changes[0] >= changes[1] >= changes[2],
         ),
     ]
+    return claims if run.scale == "smoke" else [*claims, *_choice_of_start_and_step(run, known)]
+
+
+def _choice_of_start_and_step(run: Run, known: Optima) -> list[Claim]:
+    """Why this primal step and this start: damping ratios by step, and where gradient ascent ends by start."""
+    import pandas as pd
+
+    steps = (LR / 2, LR, 2 * LR)
+    rows = [
+        {
+            "primal step": step,
+            **{c.label: _damping_at_the_optimum(c, known, step) for c in (*ASCENT, *DAMPED)},
+        }
+        for step in steps
+    ]
+    run.table("Damping ratio at the optimum, by primal step", pd.DataFrame(rows))
+
+    side = torch.linspace(*AREA, 41, dtype=torch.float64)
+    starts = torch.stack(torch.meshgrid(side, side, indexing="xy"), dim=-1)
+    basins = {}
+    for step in steps:
+        small, large = (
+            separation(endings(run, starts.reshape(-1, 2), gains, step, round(8.0 / step)), known.constrained)
+            < REACHED
+            for gains in ASCENT
+        )
+        basins[step] = (small.int() + 2 * large.int()).reshape(len(side), len(side))
+    run.figure(draw_basins(basins, known), "figure-basins")
+    half, used, twice = (int((outcome == 2).sum()) for outcome in basins.values())
+    return [
+        Claim(
+            "this start is one of many with the paper's outcome for gradient ascent",
+            "start not given",
+            f"{used} of {len(side) ** 2} starts on a grid over [-2, 2]^2",
+            used > len(side) ** 2 / 4,
+        ),
+        Claim(
+            "and this primal step stands between those without it",
+            "step not given",
+            f"{half} starts at {steps[0]:g} and {twice} at {steps[2]:g}",
+            max(half, twice) < used / 10,
+        ),
+    ]
 
 
 @target(
@@ -118,8 +158,8 @@ def plane_kp(run: Run) -> list[Claim]:
 def plane_nu(run: Run) -> list[Claim]:
     """A large nu acts as positive momentum does: the multiplier overshoots."""
     known = optima()
-    paths = runs(run, SMOOTHED, _steps(run))
-    run.figure(_draw(paths, SMOOTHED, style.shades("nupi", len(SMOOTHED)), known, shown=400))
+    paths = runs(run, SMOOTHED, 3_000 if run.scale == "smoke" else STEPS)
+    run.figure(draw_paths(paths, SMOOTHED, style.shades("nupi", len(SMOOTHED)), known, shown=400))
     _record(run, SMOOTHED, paths, known)
 
     plain, strongest = paths[0], paths[-1]
@@ -161,15 +201,11 @@ def plane_nu(run: Run) -> list[Claim]:
     ]
 
 
-def _steps(run: Run) -> int:
-    return SMOKE_STEPS if run.scale == "smoke" else STEPS
-
-
-def _damping_at_the_optimum(gains: Gains, known: Optima) -> float:
+def _damping_at_the_optimum(gains: Gains, known: Optima, step: float = LR) -> float:
     """The damping ratio of the slowest pair of eigenvalues of the flow, linearised at the optimum."""
     multiplier = torch.tensor([known.multiplier], dtype=torch.float64)
-    phi, slopes = PLANE.curvature(known.constrained, multiplier), PLANE.slopes(known.constrained)
-    return damping_ratio_of(eigenvalues(phi, slopes, gains.ki / LR, gains.kp)[:2])
+    phi, slopes = PROBLEM.curvature(known.constrained, multiplier), PROBLEM.slopes(known.constrained)
+    return damping_ratio_of(eigenvalues(phi, slopes, gains.ki / step, gains.kp)[:2])
 
 
 def _record(run: Run, choices: Sequence[Gains], paths: Sequence[Path], known: Optima) -> None:
@@ -203,62 +239,3 @@ def _record(run: Run, choices: Sequence[Gains], paths: Sequence[Path], known: Op
         for gains, path in zip(choices, paths, strict=True)
     ]
     run.table(f"The multiplier of the optimum is {known.multiplier:.4f}", pd.DataFrame(measured))
-
-
-def _draw(
-    paths: Sequence[Path], choices: Sequence[Gains], colours: Sequence[str], known: Optima, shown: int
-) -> Figure:
-    fig = style.figure(9.0, 4.4)
-    grid = fig.add_gridspec(2, 2, width_ratios=(1.15, 1.0))
-    plane = fig.add_subplot(grid[:, 0])
-    above, below = fig.add_subplot(grid[0, 1]), fig.add_subplot(grid[1, 1])
-    _draw_levels(plane)
-    for gains, path, colour in zip(choices, paths, colours, strict=True):
-        plane.plot(*path.x.T, color=colour, linewidth=1.2, label=_tex(gains.label), zorder=3)
-        above.plot(path.multiplier[:shown], color=colour, linewidth=1.2)
-        below.plot(path.violation[:shown], color=colour, linewidth=1.2)
-    _mark(plane, START, "o", "white", "start")
-    _mark(plane, known.unconstrained, "*", "0.75", "unconstrained optimum")
-    _mark(plane, known.local, "X", "white", "local constrained optimum")
-    _mark(plane, known.constrained, "*", style.OPTIMUM, "constrained optimum")
-    above.axhline(known.multiplier, color=style.OPTIMUM, linestyle=":", linewidth=1)
-    above.annotate(
-        "multiplier of the optimum",
-        (1.0, known.multiplier),
-        xycoords=("axes fraction", "data"),
-        xytext=(0, -24),
-        textcoords="offset points",
-        fontsize=7,
-        ha="right",
-        arrowprops={"arrowstyle": "-", "linewidth": 0.5},
-    )
-    below.axhline(0.0, color=style.OPTIMUM, linestyle=":", linewidth=1)
-    above.set_ylabel(r"multiplier $\mu$")
-    below.set_ylabel(r"violation $h(x) - 2$")
-    below.set_xlabel("step")
-    above.tick_params(labelbottom=False)
-    fig.legend(*plane.get_legend_handles_labels(), loc="outside lower center", ncols=5)
-    return fig
-
-
-def _tex(label: str) -> str:
-    return label.replace("nuPI", r"$\nu$PI").replace("nu =", r"$\nu$ =").replace("kp", r"$\kappa_p$")
-
-
-def _draw_levels(axes: Axes) -> None:
-    """Level sets: of the objective solid, of the constraint dashed, and the feasible curve thick."""
-    x1, x2 = torch.linspace(-1.15, 1.75, 300), torch.linspace(-1.3, 1.65, 300)
-    points = torch.stack(torch.meshgrid(x1, x2, indexing="xy"), dim=-1).double()
-    f, h = objective(points), violation(points)
-    axes.contour(x1, x2, f, levels=[1.5, 3, 5, 8, 12, 18, 27, 40, 60], colors="0.8", linewidths=0.7, zorder=1)
-    axes.contour(x1, x2, h, levels=[-3, -2, -1, 1, 2, 4], colors="0.7", linewidths=0.6, linestyles="dashed")
-    axes.contour(x1, x2, h, levels=[0.0], colors="0.25", linewidths=1.4, linestyles="dashed", zorder=2)
-    axes.set(xlabel="$x_1$", ylabel="$x_2$", xlim=(-1.15, 1.75), ylim=(-1.3, 1.65))
-    axes.grid(visible=False)
-
-
-def _mark(axes: Axes, point: torch.Tensor, marker: str, colour: str, label: str) -> None:
-    size = 13 if marker == "*" else 7
-    axes.plot(
-        *point.tolist(), marker, color=colour, markeredgecolor="black", markersize=size, label=label, zorder=5
-    )
