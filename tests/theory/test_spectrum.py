@@ -8,7 +8,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import differential_evolution
 
-from nupi.theory import Problem, Regime, critical_kp, regime, solve_flow
+from nupi.theory import Problem, Regime, critical_kp, regime
+from nupi.theory.flow import oscillator
 from nupi.theory.spectrum import critical_points, damping_ratio, decay_rate, eigenvalues, modes, system_matrix
 
 positive = st.floats(0.1, 5.0)
@@ -36,19 +37,19 @@ def test_eigenvalues_are_the_roots(h, a, ki, kp):
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_system_matrix_is_the_flow_linearised():
-    """The blocks of U as the theorem has them, and the rate a real flow decays at."""
+def test_system_matrix_is_the_oscillator_linearised():
+    """The blocks of U as the theorem has them, and the derivative of the oscillator's own field by autograd."""
     h, a = random_program(0)
     ki, kp = 0.7, 1.3
     u = system_matrix(h, a, ki, kp)
-    expected = torch.cat(
-        [torch.cat([h, a.T], 1), torch.cat([a @ (kp * h - ki * torch.eye(3)), kp * a @ a.T], 1)]
-    )
+    steering = a @ (kp * h - ki * torch.eye(3))
+    expected = torch.cat([torch.cat([h, a.T], 1), torch.cat([steering, kp * a @ a.T], 1)])
     torch.testing.assert_close(u, expected)
     program = Problem(f=lambda x: 0.5 * x @ h @ x, h=lambda x: a @ x)
-    slow = solve_flow(program, torch.ones(3), ki=ki, kp=kp, times=[0.0, 30.0, 31.0])
-    rate = -math.log((slow.x[2].norm() / slow.x[1].norm()).item())
-    assert rate == pytest.approx(decay_rate(h, a, ki, kp), rel=0.5)  # up to the phase of an oscillation
+    state = torch.randn(10, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    jacobian = torch.func.jacrev(oscillator(program, ki, kp, 3))(state)
+    torch.testing.assert_close(jacobian[5:, 5:], -u)
+    torch.testing.assert_close(jacobian[5:, :5], torch.zeros_like(u))
 
 
 def test_the_figures_critical_points_and_regimes():

@@ -119,6 +119,11 @@ def test_bad_requests_are_refused():
         suggest_gains([x], lagrangian, *evaluate(), lr=0.0, steps=10)
     with pytest.raises(ValueError, match=r"momentum=1\.0 must be in \[0, 1\)"):
         suggest_gains([x], lagrangian, *evaluate(), lr=0.1, steps=10, momentum=1.0)
-    loss, _ = evaluate()
+    loss, seen = evaluate()
+    some = {"line": nupi.Indexed(seen["line"], torch.tensor([0]))}
+    with pytest.raises(
+        TypeError, match=r"violations\['line'\] is Indexed, but a suggestion needs all of a group"
+    ):
+        suggest_gains([x], lagrangian, loss, some, lr=0.1, steps=10)
     with pytest.raises(ValueError, match="the gradient of constraint 'line' is 0 on this batch"):
         suggest_gains([x], lagrangian, loss, {"line": torch.ones(1, dtype=torch.float64)}, lr=0.1, steps=10)

@@ -36,8 +36,8 @@ def spectrum(run: Run) -> list[Claim]:
     import pandas as pd
 
     grid = torch.linspace(LOW, HIGH, 1801, dtype=torch.float64).tolist()
-    values = torch.stack([_sorted(kp) for kp in grid])
-    names = [regime(H, A, KI, kp) for kp in grid]
+    values = torch.stack([_sorted(kp) for kp in run.progress(grid, "eigenvalues")])
+    names = [regime(H, A, KI, kp) for kp in run.progress(grid, "regimes")]
     run.results(
         pd.DataFrame(
             {

@@ -157,19 +157,19 @@ def optima() -> Optima:
     def f(x: np.ndarray) -> float:
         return float(objective(torch.from_numpy(x)))
 
-    def on_curve(x1: float, sign: float) -> np.ndarray:
-        return np.array([x1, (-1 + sign * np.sqrt(max(9 - 4 * x1 - 4 * x1**3, 0.0))) / 2])
+    def on_curve(x1: Any, sign: float) -> Any:
+        return np.stack([x1, (-1 + sign * np.sqrt(np.maximum(9 - 4 * x1 - 4 * x1**3, 0.0))) / 2], axis=-1)
 
+    edge = max(root.real for root in np.roots([4, 0, 4, -9]) if abs(root.imag) < 1e-9)  # the curve turns here
     walked = []
     for sign in (-1.0, 1.0):
-        grid = np.linspace(-3.0, 1.0764, 20_001)  # beyond x1 = 1.076… there is no curve
-        values = [f(on_curve(x1, sign)) for x1 in grid]
-        i = int(np.argmin(values))
+        grid = np.linspace(-3.0, edge, 20_001)
+        i = int(objective(torch.from_numpy(on_curve(grid, sign))).argmin())
         near = (grid[max(i - 1, 0)], grid[min(i + 1, len(grid) - 1)])
         best = minimize_scalar(
             lambda x1, s=sign: f(on_curve(x1, s)), bounds=near, method="bounded", options={"xatol": 1e-12}
         )
-        walked.append(on_curve(float(best.x), sign))
+        walked.append(on_curve(best.x, sign))
     walked_best = min(walked, key=f)
 
     curve: Any = {"type": "eq", "fun": lambda x: float(violation(torch.from_numpy(x)))}

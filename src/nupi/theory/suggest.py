@@ -95,6 +95,11 @@ def suggest_gains(
     slopes = _gradients(lagrangian(loss, violations), parameters, create_graph=True)
     suggestions = {}
     for name, violation in violations.items():
+        if not isinstance(violation, torch.Tensor):
+            kind = type(violation).__name__
+            raise TypeError(
+                f"violations[{name!r}] is {kind}, but a suggestion needs all of a group; give a tensor"
+            )
         measured = [_slope_and_curvature(name, one, slopes, parameters) for one in violation.reshape(-1)]
         shape = lagrangian.multipliers[name].shape
         slope, curvature = (torch.stack(part).reshape(shape) for part in zip(*measured, strict=True))
