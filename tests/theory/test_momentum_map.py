@@ -35,14 +35,15 @@ def test_there_and_back(alpha, beta, share):
 @given(steps, betas)
 def test_polyak_and_nesterov_are_known_by_name(alpha, beta):
     assert as_momentum(**nupi.as_nupi(alpha, beta, 0.0)).name == "Polyak"
-    if beta > 0:  # for beta < 0 Nesterov's gamma = 1 lies beyond 1 / (1 - beta)
-        assert as_momentum(**nupi.as_nupi(alpha, beta, 1.0)).name == "Nesterov"
+    assert as_momentum(**nupi.as_nupi(alpha, beta, 1.0)).name == "Nesterov"
 
 
 def test_what_no_momentum_method_is():
     assert as_momentum(ki=1.0, kp=1.0, nu=0.0) is None  # a PI controller
     assert as_momentum(ki=1.0, kp=1.0, nu=0.9) is None  # the paper's fairness gains have these signs
     assert as_momentum(ki=1.0, kp=-1.1, nu=0.5) is None  # beyond Polyak
+    assert as_momentum(ki=1.0, kp=0.4, nu=-0.5) is None  # beyond Polyak with negative momentum
+    assert as_momentum(ki=1.0, kp=-0.2, nu=-0.5) is None  # beyond Nesterov with negative momentum
     assert as_momentum(ki=0.0, kp=1.0, nu=0.5) is None
     assert as_momentum(ki=1.0, kp=-1.0, nu=1.0) is None
 

@@ -4,9 +4,9 @@ The way there is `nupi.as_nupi(alpha, beta, gamma)`. Solved for the momentum met
 
     alpha = ki (1 - nu);   gamma = 1 / (1 - nu) + kp / (ki nu)
 
-and UnifiedMomentum asks for gamma in [0, 1 / (1 - beta)], that is for a kp between Polyak's, which is
--ki nu / (1 - nu), and zero. Everything else that nuPI can do no momentum method can: above all kp > 0 with
-nu >= 0.
+UnifiedMomentum has gamma in [0, 1 / (1 - beta)], from Polyak's method to plain gradient ascent; for beta < 0 Nesterov's
+gamma = 1 lies beyond that, and is counted in. So kp lies between Polyak's, which is -ki nu / (1 - nu), and zero, or for
+nu < 0 Nesterov's, a little below. Everything else nuPI can do no momentum method can: above all kp > 0 with nu >= 0.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def as_momentum(ki: float, kp: float, nu: float, *, tolerance: float = 1e-9) -> 
         return Momentum(ki, 0.0, 0.0)
     if nu == 0.0 or nu >= 1.0 or ki == 0.0:
         return None  # kp != 0 needs a beta other than 0, a range of gamma that is not empty, and a step
-    highest = 1.0 / (1.0 - nu)
-    gamma = highest + kp / (ki * nu)
+    gamma = 1.0 / (1.0 - nu) + kp / (ki * nu)
+    highest = max(1.0 / (1.0 - nu), 1.0)
     if not -tolerance <= gamma <= highest + tolerance:
         return None
     gamma = min(max(gamma, 0.0), highest)
