@@ -17,7 +17,7 @@ from nupi.paper.runner import Run
     [
         ("sheet", 5),
         ("relative-update", 9),
-        ("spectrum", 8),
+        ("spectrum", 10),
         ("bilinear", 7),
         ("plane-kp", 9),
         ("plane-nu", 5),

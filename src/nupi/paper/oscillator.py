@@ -9,6 +9,7 @@ import torch
 
 from nupi.paper import style
 from nupi.paper.runner import Claim, Run, target
+from nupi.paper.stability import stability
 from nupi.theory.spectrum import Regime, critical_points, eigenvalues, regime, system_matrix
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ def spectrum(run: Run) -> list[Claim]:
             ", ".join(f"{regime(H, A, KI, kp).value} at {kp:g}" for kp in closed),
             regime(H, A, KI, closed[1]) is Regime.CRITICALLY_DAMPED and bool((at[0] > 0).all()),
         ),
+        *stability(run),
     ]
 
 
