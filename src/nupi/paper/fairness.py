@@ -109,13 +109,14 @@ def _claims_about_the_end(ascent: Curves, smooth: Curves, rough: Curves) -> list
         holds = abs(accuracy.mean().item() - paper) < 0.01
         found.append(Claim(f"final training accuracy of {name}", f"{paper:.1%}", percent(accuracy, 2), holds))
     gain = smooth.final(smooth.accuracy) - ascent.final(ascent.accuracy)
-    better = int((gain > 0).sum())
+    error = gain.std().item() / len(gain) ** 0.5
     found.append(
         Claim(
             "nuPI(0.99) trains to a better accuracy than gradient ascent",
             "+3.4 points",
-            f"{spread(gain, 100, 2)} points, better in {better} of {len(gain)} seeds",
-            gain.mean().item() > 0 and better > len(gain) / 2,
+            f"{100 * gain.mean().item():+.2f} points with a standard error of {100 * error:.2f}, "
+            f"better in {int((gain > 0).sum())} of {len(gain)} seeds",
+            gain.mean().item() > 2 * error,
         )
     )
     settled = [(smooth.settled(g).float(), ascent.settled(g).float()) for g in SHOWN]
