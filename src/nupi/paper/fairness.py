@@ -27,7 +27,7 @@ CONTROLS = {
 }
 EPOCHS = {"smoke": 4, "laptop": 60, "paper": 700}
 SEEDS = {"smoke": 1, "laptop": 5, "paper": 5}
-CONTROL_SEEDS = 2  # they are no claim of the paper
+CONTROL_SEEDS = 1  # they are no claim of the paper
 SHOWN = (2, 7)  # the multipliers the paper shows, in the order of its groups, which is ours
 PAPER_VIOLATION, PAPER_UNCONSTRAINED = 0.017, 0.20
 
@@ -47,9 +47,7 @@ def fairness(run: Run) -> list[Claim]:
     run.figure(draw(curves, data.groups, SHOWN))
     run.results(results(curves))
     table = shipped(run, curves, data)
-    run.table(
-        f"The last 5% of {epochs} epochs, {seeds} seeds (controls: at most {CONTROL_SEEDS})", ends(curves)
-    )
+    run.table(f"The last 5% of {epochs} epochs, {seeds} seeds (controls: {CONTROL_SEEDS})", ends(curves))
     run.table("nuPI(0.99) by group, over the same epochs", by_group(curves["nuPI, nu = 0.99"], data))
     run.table("What a user ships: the last model, judged by fairlearn's metrics", table)
     return claims(curves, table, at_paper_scale=run.scale == "paper")
