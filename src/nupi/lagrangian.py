@@ -79,6 +79,7 @@ class Lagrangian(nn.Module):
             self._parameters[name] = nn.Parameter(constraint.start(), requires_grad=False)
         self.register_buffer("_refused", torch.zeros(len(constraints), dtype=torch.bool), persistent=False)
         self._look: Look | None = None
+        self._stepped_by: dict[str, int] = {}  # a dual's first step makes state that could not be taken back
 
     @property
     def multipliers(self) -> dict[str, torch.Tensor]:
@@ -227,15 +228,9 @@ class Lagrangian(nn.Module):
             return True
         if torch.compiler.is_compiling():
             return False
-        # A first step makes state that could not be taken back, and some optimizers count steps on the host.
-        return any(
-            move.multiplier not in dual.state
-            or any(
-                not isinstance(value, torch.Tensor) or value.device != move.multiplier.device
-                for value in dual.state[move.multiplier].values()
-            )
-            for move in moves
-        )
+        new = [move.name for move in moves if self._stepped_by.get(move.name) != id(dual)]
+        self._stepped_by.update(dict.fromkeys(new, id(dual)))
+        return bool(new) or any(guard.irrevocable(dual, move) for move in moves)
 
     def _report(self, *, wait: bool) -> None:
         """Raise what a device has refused, if it is known by now (or after waiting for it)."""
