@@ -26,12 +26,9 @@ Functions here work in place on plain tensors of one dtype, allocate nothing tha
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 import torch
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 Gain: TypeAlias = "float | torch.Tensor"
 Init: TypeAlias = Literal["zero", "error", "ema", "bumpless"]
@@ -58,6 +55,37 @@ def opening(init: Init, nu: Gain) -> tuple[float, Gain]:
     raise ValueError(f"init={init!r} is not an initial condition of nuPI; choose one of {', '.join(INITS)}")
 
 
+def open_(
+    theta: torch.Tensor,
+    xi: torch.Tensor,
+    integral: torch.Tensor | None,
+    e: torch.Tensor,
+    kp: Gain,
+    nu: Gain,
+    init: Init,
+) -> Gain:
+    """Set the initial condition before the first step, and return the weight to take that step with.
+
+    Args:
+        theta: the multipliers as they start, theta_0.
+        xi: becomes xi_{-1}.
+        integral: of the positional form, or None; becomes theta_0 - kp xi_{-1}.
+        e: the first error, e_0.
+        kp: the proportional gain.
+        nu: the smoothing.
+        init: one of `INITS`.
+    """
+    share, weight = opening(init, nu)
+    if share:
+        xi.copy_(e)
+    else:
+        xi.zero_()
+    if integral is not None:
+        integral.copy_(theta)
+        add_scaled_(integral, xi, -kp)
+    return weight
+
+
 def velocity_(
     theta: torch.Tensor, xi: torch.Tensor, e: torch.Tensor, ki: Gain, kp: Gain, weight: Gain
 ) -> None:
@@ -66,8 +94,8 @@ def velocity_(
     theta += (ki + kp weight) e - kp weight xi;  xi = lerp(xi, e, weight)
     """
     damping = kp * weight
-    _add_scaled_(theta, e, ki + damping)
-    _add_scaled_(theta, xi, -damping)
+    add_scaled_(theta, e, ki + damping)
+    add_scaled_(theta, xi, -damping)
     xi.lerp_(e, weight)
 
 
@@ -84,10 +112,10 @@ def positional_(
 
     integral += ki e;  xi = lerp(xi, e, weight);  theta = integral + kp xi
     """
-    _add_scaled_(integral, e, ki)
+    add_scaled_(integral, e, ki)
     xi.lerp_(e, weight)
     theta.copy_(integral)
-    _add_scaled_(theta, xi, kp)
+    add_scaled_(theta, xi, kp)
 
 
 def project_integral_(theta: torch.Tensor, integral: torch.Tensor) -> None:
@@ -102,13 +130,13 @@ def project_integral_(theta: torch.Tensor, integral: torch.Tensor) -> None:
 
 def integral_(theta: torch.Tensor, e: torch.Tensor, ki: Gain) -> None:
     """Gradient ascent, the rule at kp = 0: theta += ki e; there is no xi to keep."""
-    _add_scaled_(theta, e, ki)
+    add_scaled_(theta, e, ki)
 
 
 def velocity_foreach_(
-    theta: Sequence[torch.Tensor],
-    xi: Sequence[torch.Tensor],
-    e: Sequence[torch.Tensor],
+    theta: list[torch.Tensor],
+    xi: list[torch.Tensor],
+    e: list[torch.Tensor],
     ki: float,
     kp: float,
     weight: float,
@@ -120,7 +148,28 @@ def velocity_foreach_(
     torch._foreach_lerp_(xi, e, weight)
 
 
-def _add_scaled_(target: torch.Tensor, x: torch.Tensor, scale: Gain) -> None:
+def positional_foreach_(
+    theta: list[torch.Tensor],
+    xi: list[torch.Tensor],
+    integral: list[torch.Tensor],
+    e: list[torch.Tensor],
+    ki: float,
+    kp: float,
+    weight: float,
+) -> None:
+    """`positional_` over many tensors with the same three gains, bit for bit."""
+    torch._foreach_add_(integral, e, alpha=ki)
+    torch._foreach_lerp_(xi, e, weight)
+    torch._foreach_copy_(theta, integral)
+    torch._foreach_add_(theta, xi, alpha=kp)
+
+
+def integral_foreach_(theta: list[torch.Tensor], e: list[torch.Tensor], ki: float) -> None:
+    """`integral_` over many tensors with the same gain, bit for bit."""
+    torch._foreach_add_(theta, e, alpha=ki)
+
+
+def add_scaled_(target: torch.Tensor, x: torch.Tensor, scale: Gain) -> None:
     """`target += scale * x` without a temporary."""
     if isinstance(scale, torch.Tensor):
         target.addcmul_(x, scale)

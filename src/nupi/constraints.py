@@ -1,0 +1,130 @@
+"""What a constraint is: a group of multipliers with a sign rule, and a violation seen in whole or in part."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Size: TypeAlias = "int | Sequence[int]"
+
+
+class Constraint:
+    """A group of constraints of one kind. Use `Equality` or `Inequality`.
+
+    Args:
+        size: how many constraints the group has: a number, or the shape of the tensor of violations.
+        init: where the multipliers start: a number, or a tensor of the group's shape.
+    """
+
+    kind: str
+
+    def __init__(self, size: Size = 1, *, init: float | torch.Tensor = 0.0) -> None:
+        self.shape = _checked_shape(size)
+        self.init = init
+        start = self.start()
+        if not bool(torch.isfinite(start).all()):
+            raise ValueError(f"init must be finite, but {init!r} came")
+        if isinstance(self, Inequality) and bool((start < 0).any()):
+            raise ValueError(
+                f"init={init!r} is negative, but the multiplier of an inequality is >= 0; "
+                "start it at 0 or above, or use Equality for a constraint of both signs"
+            )
+
+    def start(self) -> torch.Tensor:
+        """A new tensor of starting multipliers, float32 or wider."""
+        if not isinstance(self.init, torch.Tensor):
+            return torch.full(self.shape, float(self.init), dtype=torch.float32)
+        if self.init.shape != self.shape:
+            raise ValueError(
+                f"init has shape {tuple(self.init.shape)}, but the group has shape {tuple(self.shape)}; "
+                "pass a number, or one start per constraint"
+            )
+        return self.init.detach().clone().to(torch.promote_types(self.init.dtype, torch.float32))
+
+    def __repr__(self) -> str:
+        size = self.shape[0] if len(self.shape) == 1 else tuple(self.shape)
+        return f"{type(self).__name__}({size})"
+
+
+class Equality(Constraint):
+    """Constraints h(x) = 0, with multipliers of either sign.
+
+    Example:
+        >>> Equality(10)
+        Equality(10)
+    """
+
+    kind = "equality"
+
+
+class Inequality(Constraint):
+    """Constraints g(x) <= 0, with multipliers that are projected to >= 0.
+
+    Args:
+        size: how many constraints the group has: a number, or the shape of the tensor of violations.
+        init: where the multipliers start, >= 0.
+        restart: whether a multiplier goes back to 0 whenever its constraint is strictly satisfied (the dual
+            restarts of Gallego-Posada et al., 2022). It ends overshoot at once, but needs exact violations
+            and cannot hold a multiplier that should settle above 0.
+    """
+
+    kind = "inequality"
+
+    def __init__(self, size: Size = 1, *, init: float | torch.Tensor = 0.0, restart: bool = False) -> None:
+        super().__init__(size, init=init)
+        self.restart = restart
+
+
+@dataclass(frozen=True, eq=False)
+class Indexed:
+    """A violation seen for some of a group's constraints only; its cost is the batch's, never the group's.
+
+    Args:
+        values: the violations of those constraints: one each, shaped like `group[indices]`.
+        indices: which constraints they are: a 1-D integer tensor. An index that comes twice counts twice, as
+            it does in the gradient of the Lagrangian.
+
+    Example:
+        >>> Indexed(torch.tensor([0.5, -0.1]), torch.tensor([7, 2]))
+        Indexed(2 values at [7, 2])
+    """
+
+    values: torch.Tensor
+    indices: torch.Tensor
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.values, torch.Tensor) or not isinstance(self.indices, torch.Tensor):
+            raise TypeError(
+                f"Indexed takes two tensors, but values is a {type(self.values).__name__} and indices a "
+                f"{type(self.indices).__name__}; wrap them in torch.tensor"
+            )
+        if self.indices.dtype == torch.bool:
+            raise TypeError(
+                "indices is a boolean mask; pass the positions instead: mask.nonzero().squeeze(1), "
+                "with values[mask] if the values are of the whole group"
+            )
+        if self.indices.is_floating_point() or self.indices.is_complex():
+            raise TypeError(f"indices must be integers, but they are {self.indices.dtype}; use .long()")
+        if self.indices.dim() != 1 or self.values.dim() < 1 or len(self.values) != len(self.indices):
+            raise ValueError(
+                f"indices has shape {tuple(self.indices.shape)} and values {tuple(self.values.shape)}; "
+                "there must be one row of values per index"
+            )
+
+    def __repr__(self) -> str:
+        few = self.indices[:8].tolist()
+        more = ", …" if len(self.indices) > len(few) else ""
+        return f"Indexed({len(self.indices)} values at [{', '.join(map(str, few))}{more}])"
+
+
+def _checked_shape(size: Size) -> torch.Size:
+    sizes = (size,) if isinstance(size, int) else tuple(size)
+    if any(isinstance(n, bool) or not isinstance(n, int) for n in sizes) or math.prod(sizes) < 1:
+        raise ValueError(f"size must be a positive number or a shape of positive numbers, but {size!r} came")
+    return torch.Size(sizes)

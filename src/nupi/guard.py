@@ -1,0 +1,103 @@
+"""Keep a non-finite violation from ever reaching a multiplier.
+
+Where the host can look for free (the CPU), a bad violation is refused before anything moves. On an
+accelerator a look would stall the stream, so the step is taken, and undone *on the device* where a violation
+was not finite; which constraint it was is reported as soon as the host can know without waiting.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+import torch
+
+from nupi.optim.base import DualOptimizer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nupi.violations import Move
+
+# A tensor, and the rows of it that a step can change; None means all of it.
+Touched: TypeAlias = "tuple[torch.Tensor, torch.Tensor | None]"
+
+
+class NonFiniteViolationError(ValueError):
+    """A violation was nan or infinite; no multiplier and no controller state was changed by it."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = tuple(names)
+        which = ", ".join(repr(name) for name in names)
+        super().__init__(
+            f"violations of {which} are not finite (nan or inf); every multiplier and all controller state "
+            "stay as they were. Look at how the violation is computed: a mean over an empty group, a "
+            "division by zero, a model that diverged (on an accelerator also: an index out of range)"
+        )
+
+
+def refuse_non_finite(names: Sequence[str], errors: Sequence[torch.Tensor]) -> None:
+    """Raise now, naming the constraints, if any error is not finite. Costs one host synchronisation."""
+    # A finite sum clears all errors at once; only an overflow or a real offender asks for the exact look.
+    together = errors[0] if len(errors) == 1 else torch.cat([error.reshape(-1) for error in errors])
+    if _is_finite(together.sum().item()):
+        return
+    bad = [name for name, error in zip(names, errors, strict=True) if not bool(torch.isfinite(error).all())]
+    if bad:
+        raise NonFiniteViolationError(bad)
+
+
+def _is_finite(number: float) -> bool:
+    return number - number == 0.0
+
+
+def touched_by(dual: torch.optim.Optimizer, moves: Sequence[Move]) -> list[Touched]:
+    """Every tensor that a step of `dual` over these moves can change."""
+    touched: list[Touched] = []
+    for move in moves:
+        # Another library's optimizer may move rows that its momentum remembers.
+        rows = move.rows if isinstance(dual, DualOptimizer) else None
+        state = dual.state.get(move.multiplier, {})
+        tensors = [value for value in state.values() if isinstance(value, torch.Tensor)]
+        touched += [(tensor, rows if tensor.dim() else None) for tensor in (move.multiplier, *tensors)]
+    return touched
+
+
+def keep(touched: Sequence[Touched]) -> list[torch.Tensor]:
+    """Copies of everything a step can change."""
+    return [tensor.clone() if rows is None else tensor.index_select(0, rows) for tensor, rows in touched]
+
+
+def undo(touched: Sequence[Touched], kept: Sequence[torch.Tensor], good: torch.Tensor) -> None:
+    """Put the copies back, on the device, unless the step was `good`."""
+    for (tensor, rows), old in zip(touched, kept, strict=True):
+        if rows is None:
+            tensor.copy_(torch.where(good, tensor, old))
+        else:
+            tensor.index_copy_(0, rows, torch.where(good, tensor.index_select(0, rows), old))
+
+
+class Look:
+    """A look at flags that live on a device: begun without waiting, finished when they have arrived."""
+
+    def __init__(self, flags: torch.Tensor) -> None:
+        self._flags = flags.to("cpu", non_blocking=True, copy=True)
+        self._arrival: torch.Event | None = None
+        if flags.device.type != "cpu":
+            self._arrival = torch.Event(flags.device)
+            self._arrival.record()
+
+    def result(self, *, wait: bool) -> list[bool] | None:
+        """The flags, or None while they are on their way and the caller will not `wait`."""
+        if self._arrival is not None:
+            if wait:
+                self._arrival.synchronize()
+            elif not self._arrival.query():
+                return None
+        return [bool(flag) for flag in self._flags.tolist()]
+
+    def __deepcopy__(self, memo: dict[int, object]) -> None:
+        """A copied problem looks for itself: an event of a stream cannot be copied."""
+        return
+
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        return type(None), ()

@@ -1,0 +1,285 @@
+"""The Lagrangian of a constrained problem: its multipliers, its value, and how a dual optimizer moves it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+import torch
+from torch import nn
+
+from nupi.constraints import Constraint, Indexed, Inequality
+from nupi.guard import Look, NonFiniteViolationError, keep, refuse_non_finite, touched_by, undo
+from nupi.optim.base import DualOptimizer
+from nupi.optim.checks import ANOTHER_PROBLEM
+from nupi.violations import Move, as_gradient, as_move, weighted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Violations: TypeAlias = "Mapping[str, torch.Tensor | Indexed]"
+
+
+class Lagrangian(nn.Module):
+    """L(x, theta) = f(x) + sum of theta . c(x), and the multipliers theta that weigh its constraints.
+
+    `lagrangian(loss, violations)` is an ordinary scalar to call `backward` on, and
+    `lagrangian.ascend(dual, violations)` moves the multipliers; the order of the two lines in a loop is the
+    update scheme. A constraint that is absent from a call is left alone by it.
+
+    Args:
+        constraints: the groups of constraints by name. Any string is a name, dots included.
+
+    Example:
+        >>> import nupi
+        >>> lagrangian = Lagrangian({"norm": nupi.Inequality()})
+        >>> dual = nupi.NuPI(lagrangian.parameters(), ki=0.1, kp=1.0)
+        >>> x = torch.tensor([3.0, 4.0], requires_grad=True)
+        >>> violations = {"norm": x.norm() - 1}  # keep x in the unit ball
+        >>> lagrangian.ascend(dual, violations)
+        >>> lagrangian(x.sum(), violations).backward()
+        >>> lagrangian
+        Lagrangian(norm: Inequality(1) at 0.4)
+    """
+
+    _refused: torch.Tensor
+
+    def __init__(self, constraints: Mapping[str, Constraint]) -> None:
+        super().__init__()
+        _check_constraints(constraints)
+        # Sorted, so that parameters() has one order however the mapping was written: an optimizer's
+        # checkpoint knows its parameters by position alone.
+        self.constraints: dict[str, Constraint] = dict(sorted(constraints.items()))
+        for name, constraint in self.constraints.items():
+            # register_parameter refuses dots, and layer names have them. A multiplier's gradient is its
+            # violation, which ascend hands over, so autograd need not track it.
+            self._parameters[name] = nn.Parameter(constraint.start(), requires_grad=False)
+        self.register_buffer("_refused", torch.zeros(len(constraints), dtype=torch.bool), persistent=False)
+        self._look: Look | None = None
+
+    @property
+    def multipliers(self) -> dict[str, torch.Tensor]:
+        """The multipliers by constraint name. They are the live tensors: clone what you want to keep."""
+        return {name: self._multiplier(name).detach() for name in self.constraints}
+
+    def forward(self, loss: torch.Tensor, violations: Violations) -> torch.Tensor:
+        """The Lagrangian, differentiable in whatever `loss` and `violations` came from.
+
+        Args:
+            loss: the objective f(x), a scalar.
+            violations: constraint name to c(x): a tensor of the group's shape, or `Indexed`.
+        """
+        if loss.numel() != 1:
+            raise ValueError(
+                f"loss must be a scalar, but its shape is {tuple(loss.shape)}; take its mean or sum"
+            )
+        total = loss
+        for name, violation in self._named(violations):
+            total = total + weighted(name, self._multiplier(name), violation)
+        return total
+
+    @torch.no_grad()
+    def ascend(self, dual: torch.optim.Optimizer, violations: Violations) -> None:
+        """Move the multipliers of these constraints by one step of `dual`, then project them.
+
+        Everything is checked before anything moves: an error leaves every multiplier and all state as it was.
+
+        Args:
+            dual: any torch optimizer that maximizes and holds the multipliers to be moved.
+            violations: constraint name to c(x), as for the call; exact or hard measures serve as well.
+        """
+        self._report(wait=False)
+        moves = [as_move(name, self._multiplier(name), v) for name, v in self._named(violations)]
+        if not moves:
+            return
+        self._check_dual(dual, moves)
+        if self._host_may_look(dual, moves):
+            refuse_non_finite([move.name for move in moves], [move.error for move in moves])
+            self._step(dual, moves)
+        else:
+            self._step_on_device(dual, moves)
+
+    def check(self) -> None:
+        """Raise if an accelerator refused a violation that has not been reported yet; waits for the device.
+
+        On the CPU `ascend` raises at once, and this finds nothing. On an accelerator `ascend` does not wait
+        and reports in a later call; use this before trusting the last steps, for example at a checkpoint.
+        """
+        self._report(wait=True)
+
+    def extra_repr(self) -> str:
+        """One line a group: its kind, its size, where its multipliers are."""
+        return "\n".join(
+            f"{name}: {constraint!r} at {_summary(self._multiplier(name))}"
+            for name, constraint in self.constraints.items()
+        )
+
+    def _step(self, dual: torch.optim.Optimizer, moves: list[Move]) -> None:
+        """Hand each multiplier its violation as gradient, step, take the gradients back, and project."""
+        for move in moves:
+            move.multiplier.grad = as_gradient(move)
+        try:
+            dual.step()
+        finally:
+            for move in moves:
+                move.multiplier.grad = None
+        for move in moves:
+            constraint = self.constraints[move.name]
+            if isinstance(constraint, Inequality):
+                reset = move.error < 0 if constraint.restart else None
+                _project(dual, move, reset)
+
+    def _step_on_device(self, dual: torch.optim.Optimizer, moves: list[Move]) -> None:
+        """The same step where the host may not look: taken, and undone on the device if it was not good."""
+        finite = [torch.isfinite(move.error).all() for move in moves]
+        good = torch.stack(finite).all()
+        touched = touched_by(dual, moves)
+        kept = keep(touched)
+        self._step(dual, [move._replace(error=torch.where(good, move.error, 0.0)) for move in moves])
+        undo(touched, kept, good)
+        position = {name: i for i, name in enumerate(self.constraints)}
+        for move, fine in zip(moves, finite, strict=True):
+            self._refused[position[move.name]] |= ~fine
+        if self._look is None and not torch.compiler.is_compiling():
+            self._look = Look(self._refused)
+
+    def _host_may_look(self, dual: torch.optim.Optimizer, moves: list[Move]) -> bool:
+        """Whether a look at the errors' values is free, or cannot be done without."""
+        if torch.compiler.is_compiling():
+            return False
+        if all(move.error.device.type == "cpu" for move in moves):
+            return True
+        # A first step makes state that could not be taken back, and some optimizers count steps on the host.
+        states = [dual.state[move.multiplier] for move in moves if move.multiplier in dual.state]
+        values = [value for state in states for value in state.values()]
+        return len(states) < len(moves) or any(
+            not isinstance(value, torch.Tensor) or value.device.type == "cpu" for value in values
+        )
+
+    def _report(self, *, wait: bool) -> None:
+        """Raise what a device has refused, if it is known by now (or after waiting for it)."""
+        if torch.compiler.is_compiling():
+            return
+        if wait:
+            self._look = Look(self._refused)
+        refused = None if self._look is None else self._look.result(wait=wait)
+        if refused is None:
+            return
+        self._look = None
+        if any(refused):
+            self._refused.zero_()
+            raise NonFiniteViolationError(
+                [n for n, bad in zip(self.constraints, refused, strict=True) if bad]
+            )
+
+    def _multiplier(self, name: str) -> torch.Tensor:
+        return cast("torch.Tensor", self._parameters[name])
+
+    def _named(self, violations: Violations) -> list[tuple[str, torch.Tensor | Indexed]]:
+        if not isinstance(violations, Mapping):
+            kind = type(violations).__name__
+            raise TypeError(f"violations must map constraint names to tensors, but a {kind} came")
+        for name in violations:
+            if name not in self.constraints:
+                known = ", ".join(repr(known) for known in self.constraints)
+                raise KeyError(f"violations has {name!r}, which is no constraint here; they are {known}")
+        return list(violations.items())
+
+    def _check_dual(self, dual: torch.optim.Optimizer, moves: list[Move]) -> None:
+        held = {id(param): group for group in dual.param_groups for param in group["params"]}
+        for move in moves:
+            group = held.get(id(move.multiplier))
+            if group is None:
+                raise ValueError(
+                    f"dual does not hold the multiplier of {move.name!r}, so it cannot move it; "
+                    "build it from lagrangian.parameters()"
+                )
+            if not group.get("maximize", False):
+                raise ValueError(
+                    f"dual would minimize over the multiplier of {move.name!r}, but multipliers ascend; "
+                    f"build {type(dual).__name__} with maximize=True"
+                )
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Lagrangian:  # noqa: FBT001, FBT002 - torch's signature
+        """As for any module (`to`, `cuda`, `half`, …), but a multiplier is never narrowed below float32."""
+        before = {name: self._multiplier(name).data for name in self.constraints}
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, data in before.items():
+            multiplier = self._multiplier(name)
+            if multiplier.dtype.itemsize < torch.float32.itemsize:
+                multiplier.data = data.to(multiplier.device)
+        return self
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,  # noqa: FBT001 - torch's signature
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        """Load all multipliers, or none of them."""
+        saved = {
+            key.removeprefix(prefix): value for key, value in state_dict.items() if key.startswith(prefix)
+        }
+        problems = [
+            problem
+            for name, constraint in self.constraints.items()
+            if name in saved and (problem := _misfit(name, constraint, saved[name]))
+        ]
+        if strict and saved.keys() != self.constraints.keys():
+            here, there = (", ".join(map(repr, sorted(names))) for names in (self.constraints, saved))
+            problems.append(f"it has multipliers for {there}, but the constraints here are {here}")
+        if problems:
+            error_msgs.append(f"{'; '.join(problems)}; {ANOTHER_PROBLEM}")
+            return
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
+
+
+def _check_constraints(constraints: Mapping[str, Constraint]) -> None:
+    if not isinstance(constraints, Mapping) or not constraints:
+        raise TypeError(
+            f"constraints must map at least one name to Equality or Inequality, but {constraints!r} came"
+        )
+    for name, constraint in constraints.items():
+        if not isinstance(name, str) or not name:
+            raise TypeError(f"a constraint's name must be a string that is not empty, but {name!r} came")
+        if not isinstance(constraint, Constraint):
+            raise TypeError(f"constraint {name!r} must be an Equality or Inequality, but {constraint!r} came")
+
+
+def _misfit(name: str, constraint: Constraint, saved: torch.Tensor) -> str | None:
+    """Why a saved tensor cannot be this constraint's multipliers, if it cannot."""
+    if saved.shape != constraint.shape:
+        return f"{name!r} has shape {tuple(saved.shape)} in it and {tuple(constraint.shape)} here"
+    if isinstance(constraint, Inequality) and bool((saved < 0).any()):
+        return f"{name!r} has negative multipliers in it, but is an inequality here"
+    return None
+
+
+def _project(dual: torch.optim.Optimizer, move: Move, reset: torch.Tensor | None) -> None:
+    """Project the multipliers that moved to >= 0, and set those under `reset` to 0."""
+    if isinstance(dual, DualOptimizer):
+        dual.project_(move.multiplier, move.rows, reset)
+        return
+    # Another optimizer may have moved more than the rows of this error (its momentum), so all are projected.
+    move.multiplier.clamp_(min=0)
+    if reset is None:
+        return
+    if move.rows is None:
+        move.multiplier.masked_fill_(reset, 0.0)
+    else:
+        kept = move.multiplier.index_select(0, move.rows).masked_fill_(reset, 0.0)
+        move.multiplier.index_copy_(0, move.rows, kept)
+
+
+def _summary(multiplier: torch.Tensor) -> str:
+    """Where a group's multipliers are, in a few characters."""
+    if multiplier.numel() == 1:
+        return f"{multiplier.item():.4g}"
+    low, high = torch.aminmax(multiplier)
+    return f"{low.item():.4g} … {high.item():.4g}"

@@ -1,0 +1,264 @@
+"""What every dual optimizer of the library shares: state, sparse rows, dtypes, checkpoints, projection."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+import torch
+from torch.optim import Optimizer
+
+from nupi.optim.checks import check_checkpoint, check_parameter, checked_gain, widened
+from nupi.rule import Gain, project_integral_
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+Gains: TypeAlias = "dict[str, Gain]"
+State: TypeAlias = "dict[str, torch.Tensor]"
+
+_WIDE = torch.float32.itemsize
+
+
+class DualOptimizer(Optimizer):
+    """A `torch.optim.Optimizer` whose gradient is an error to be controlled, and which maximizes by default.
+
+    A subclass says which state it keeps (`_slots`), how one tensor moves (`_advance`), and how many tensors
+    move at once (`_advance_foreach`). Everything else is here, once: a parameter of less than float32 is
+    moved in float32; a sparse gradient touches its own rows and no others; each row of a parameter that is
+    only ever seen in part takes its own first step when its own first error comes.
+    """
+
+    # Param-group entries that are a number, or a tensor that broadcasts to each parameter of the group.
+    gain_names: ClassVar[tuple[str, ...]]
+
+    def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
+        super().__init__(params, defaults)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters, with gains of their own where the group names them; a bad group is not added."""
+        known = len(self.param_groups)
+        super().add_param_group(param_group)
+        try:
+            self._check_group(self.param_groups[known])
+        except (TypeError, ValueError):
+            del self.param_groups[known]
+            raise
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Move every parameter that has a gradient: the gradient is the error e_t."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            gains = self._gains(group)
+            slots = self._slots(group)
+            batched = self._batches(group, gains)
+            thetas: list[torch.Tensor] = []
+            errors: list[torch.Tensor] = []
+            states: list[State] = []
+            for param in group["params"]:
+                error = param.grad
+                if error is None:
+                    continue
+                if not group["maximize"]:
+                    error = -error
+                if error.is_sparse:
+                    self._advance_rows(group, param, error.coalesce(), gains, slots)
+                    continue
+                state = self.state[param] if slots else {}
+                opened = all(slot in state for slot in slots) and "seen" not in state
+                if opened and batched and param.dtype.itemsize >= _WIDE:
+                    thetas.append(param)
+                    errors.append(error)
+                    states.append(state)
+                else:
+                    self._advance_dense(group, param, error, gains, slots)
+            if thetas:
+                self._advance_foreach(group, thetas, states, errors, gains)
+        return loss
+
+    def project_(
+        self, param: torch.Tensor, rows: torch.Tensor | None = None, reset: torch.Tensor | None = None
+    ) -> None:
+        """Project a parameter to >= 0 after a step, and keep its integral, if it has one, from winding up.
+
+        Args:
+            param: a parameter of this optimizer.
+            rows: the rows that moved, each once; None means all of them.
+            reset: a mask, shaped like what moved, of the elements to send back to 0 altogether.
+        """
+        integral = self.state[param].get("integral") if param in self.state else None
+        theta = param if rows is None else param.index_select(0, rows)
+        if integral is not None:
+            kept = integral if rows is None else integral.index_select(0, rows)
+            project_integral_(theta, kept)
+            if reset is not None:
+                kept.masked_fill_(reset, 0.0)
+            if rows is not None:
+                integral.index_copy_(0, rows, kept)
+        theta.clamp_(min=0)
+        if reset is not None:
+            theta.masked_fill_(reset, 0.0)
+        if rows is not None:
+            param.index_copy_(0, rows, theta)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a checkpoint whole, bit for bit, or raise and load nothing of it."""
+        check_checkpoint(self.param_groups, state_dict)
+        super().load_state_dict(state_dict)
+        saved_ids = [i for group in state_dict["param_groups"] for i in group["params"]]
+        params = [p for group in self.param_groups for p in group["params"]]
+        for saved_id, param in zip(saved_ids, params, strict=True):
+            # torch casts all state to the parameter's dtype: a float32 xi would come back as bfloat16.
+            for slot, value in state_dict["state"].get(saved_id, {}).items():
+                self.state[param][slot] = value.detach().clone().to(param.device)
+
+    @abstractmethod
+    def _slots(self, group: dict[str, Any]) -> tuple[str, ...]:
+        """The names of the state tensors, each shaped like its parameter, that this group needs."""
+
+    @abstractmethod
+    def _advance(
+        self,
+        group: dict[str, Any],
+        theta: torch.Tensor,
+        state: State,
+        e: torch.Tensor,
+        gains: Gains,
+        *,
+        fresh: bool,
+    ) -> None:
+        """Move `theta` and its state in place by one step; `fresh` says that it is their first."""
+
+    @abstractmethod
+    def _advance_foreach(
+        self,
+        group: dict[str, Any],
+        thetas: list[torch.Tensor],
+        states: list[State],
+        errors: list[torch.Tensor],
+        gains: Gains,
+    ) -> None:
+        """Move many tensors that are past their first step, with gains that are numbers."""
+
+    @abstractmethod
+    def _gains(self, group: dict[str, Any]) -> Gains:
+        """The gains of this step, with `lr` multiplied in."""
+
+    def _batches(self, group: dict[str, Any], gains: Gains) -> bool:
+        """Whether the foreach kernel serves this group: it takes numbers, and pays from two tensors on."""
+        if any(isinstance(gain, torch.Tensor) for gain in gains.values()):
+            return False
+        foreach = group["foreach"]
+        return len(group["params"]) > 1 if foreach is None else bool(foreach)
+
+    def _advance_dense(
+        self,
+        group: dict[str, Any],
+        param: torch.Tensor,
+        error: torch.Tensor,
+        gains: Gains,
+        slots: tuple[str, ...],
+    ) -> None:
+        state: State = {}
+        fresh = False
+        seen = None
+        if slots:
+            state = self.state[param]
+            fresh = not all(slot in state for slot in slots)
+            if fresh:
+                self._make_state(param, slots)
+            # After a dense step every element has been seen, so the mask has done its work.
+            seen = state.pop("seen", None)
+        wide = param.dtype.itemsize >= _WIDE
+        theta, e = (param, error) if wide else (param.float(), error.float())
+        if seen is None:
+            self._advance(group, theta, state, e, gains, fresh=fresh)
+        else:
+            self._advance_mixed(group, theta, state, e, gains, ~_rows_like(seen, theta))
+        if not wide:
+            param.copy_(theta)
+
+    def _advance_rows(
+        self,
+        group: dict[str, Any],
+        param: torch.Tensor,
+        error: torch.Tensor,
+        gains: Gains,
+        slots: tuple[str, ...],
+    ) -> None:
+        """A sparse step: gather the rows of the gradient, move them, put them back."""
+        rows, leading, wide = _flat_index(error), error.sparse_dim(), widened(param.dtype)
+        flat = param.view(-1, *param.shape[leading:])
+        theta, e = flat.index_select(0, rows).to(wide), error.values().to(wide)
+        gains = {
+            name: gain.expand(param.shape).reshape(flat.shape).index_select(0, rows)
+            if isinstance(gain, torch.Tensor) and gain.dim()
+            else gain
+            for name, gain in gains.items()
+        }
+        whole: State = {}
+        seen = None
+        if slots:
+            kept = self.state[param]
+            if not all(slot in kept for slot in slots):
+                self._make_state(param, slots)
+                kept["seen"] = torch.zeros(param.shape[:leading], dtype=torch.bool, device=param.device)
+            whole = {slot: kept[slot].view_as(flat) for slot in slots}
+            seen = kept.get("seen")
+        state = {slot: tensor.index_select(0, rows) for slot, tensor in whole.items()}
+        if seen is None:
+            self._advance(group, theta, state, e, gains, fresh=False)
+        else:
+            fresh = ~_rows_like(seen.view(-1).index_select(0, rows), theta)
+            self._advance_mixed(group, theta, state, e, gains, fresh)
+            seen.view(-1).index_fill_(0, rows, True)
+        flat.index_copy_(0, rows, theta.to(param.dtype))
+        for slot, tensor in whole.items():
+            tensor.index_copy_(0, rows, state[slot])
+
+    def _advance_mixed(
+        self,
+        group: dict[str, Any],
+        theta: torch.Tensor,
+        state: State,
+        e: torch.Tensor,
+        gains: Gains,
+        fresh: torch.Tensor,
+    ) -> None:
+        """A step that is the first one for some elements: take both kinds, and choose by mask."""
+        first, opening = theta.clone(), {slot: tensor.clone() for slot, tensor in state.items()}
+        self._advance(group, first, opening, e, gains, fresh=True)
+        self._advance(group, theta, state, e, gains, fresh=False)
+        theta.copy_(torch.where(fresh, first, theta))
+        for slot, tensor in state.items():
+            tensor.copy_(torch.where(fresh, opening[slot], tensor))
+
+    def _make_state(self, param: torch.Tensor, slots: tuple[str, ...]) -> None:
+        for slot in slots:
+            self.state[param][slot] = torch.zeros_like(
+                param, dtype=widened(param.dtype), memory_format=torch.contiguous_format
+            )
+
+    def _check_group(self, group: dict[str, Any]) -> None:
+        for param in group["params"]:
+            check_parameter(param)
+            for name in self.gain_names:
+                group[name] = checked_gain(name, group[name], param)
+
+
+def _rows_like(mask: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """A mask over leading dimensions, with the trailing ones of `like` added to broadcast over."""
+    return mask.view(*mask.shape, *(1,) * (like.dim() - mask.dim()))
+
+
+def _flat_index(error: torch.Tensor) -> torch.Tensor:
+    """The coordinates of a coalesced sparse gradient as indices into its flattened leading dimensions."""
+    index = error.indices()
+    flat = index[0]
+    for dimension in range(1, error.sparse_dim()):
+        flat = flat * error.shape[dimension] + index[dimension]
+    return flat

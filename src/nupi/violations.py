@@ -1,0 +1,111 @@
+"""Violations as they come from a user's loop, checked against the multipliers they belong to."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from nupi.constraints import Indexed
+
+
+class Move(NamedTuple):
+    """One group of multipliers with the error that is to move it."""
+
+    name: str
+    multiplier: torch.Tensor
+    error: torch.Tensor  # shaped like the multiplier; or, if only some rows were seen, those rows
+    rows: torch.Tensor | None  # which rows they are, each once
+
+
+def weighted(name: str, multiplier: torch.Tensor, violation: torch.Tensor | Indexed) -> torch.Tensor:
+    """Theta . c(x), in float32 or wider even under autocast."""
+    if isinstance(violation, Indexed):
+        values, rows = _checked_rows(name, multiplier, violation)
+        return (multiplier.index_select(0, rows) * values).sum()
+    return (multiplier * _checked(name, multiplier, violation)).sum()
+
+
+def as_move(name: str, multiplier: torch.Tensor, violation: torch.Tensor | Indexed) -> Move:
+    """The error of a group of multipliers, in their dtype and without its graph."""
+    if not isinstance(violation, Indexed):
+        error = _checked(name, multiplier, violation).detach().to(multiplier.dtype)
+        return Move(name, multiplier, error, None)
+    values, rows = _checked_rows(name, multiplier, violation)
+    seen = sparse_rows(multiplier, rows, values.detach().to(multiplier.dtype)).coalesce()
+    return Move(name, multiplier, seen.values(), seen.indices()[0])
+
+
+def as_gradient(move: Move) -> torch.Tensor:
+    """The error as the gradient that a torch optimizer expects: dense, or sparse in the rows."""
+    if move.rows is None:
+        return move.error
+    return sparse_rows(move.multiplier, move.rows, move.error, coalesced=True)
+
+
+def sparse_rows(
+    like: torch.Tensor, rows: torch.Tensor, values: torch.Tensor, *, coalesced: bool = False
+) -> torch.Tensor:
+    """A tensor shaped like `like` that has `values` in some rows and nothing elsewhere."""
+    return torch.sparse_coo_tensor(
+        rows.unsqueeze(0), values, like.shape, check_invariants=False, is_coalesced=coalesced
+    )
+
+
+def _checked(name: str, multiplier: torch.Tensor, violation: torch.Tensor) -> torch.Tensor:
+    """The violation, refused unless it has its group's shape; a scalar may stand for a single constraint."""
+    if not isinstance(violation, torch.Tensor):
+        raise TypeError(
+            f"the violation of {name!r} must be a tensor or Indexed, but it is a {type(violation).__name__}"
+        )
+    _check_values(name, multiplier, violation)
+    if violation.shape == multiplier.shape:
+        return violation
+    if violation.dim() == 0 and multiplier.numel() == 1:
+        return violation.reshape(multiplier.shape)
+    raise ValueError(
+        f"the violation of {name!r} has shape {tuple(violation.shape)}, but its group has shape "
+        f"{tuple(multiplier.shape)}; violations are never broadcast: give one per constraint, or Indexed"
+    )
+
+
+def _checked_rows(
+    name: str, multiplier: torch.Tensor, violation: Indexed
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Values and int64 indices, refused unless the indices lie in the group and the values fit its rows."""
+    values, rows = violation.values, violation.indices
+    _check_values(name, multiplier, values)
+    _check_device(f"the indices of {name!r}", rows, multiplier)
+    if multiplier.dim() == 0 or values.shape[1:] != multiplier.shape[1:]:
+        raise ValueError(
+            f"the values of {name!r} have shape {tuple(values.shape)}, which are not rows of its group of "
+            f"shape {tuple(multiplier.shape)}; give one row of the group per index"
+        )
+    rows = rows.to(torch.int64)
+    count = len(multiplier)
+    if rows.device.type == "cpu" and not torch.compiler.is_compiling():
+        low, high = (int(end) for end in torch.aminmax(rows)) if len(rows) else (0, 0)
+        if low < 0 or high >= count:
+            raise IndexError(
+                f"the indices of {name!r} run from {low} to {high}, but its constraints are numbered "
+                f"0 to {count - 1}"
+            )
+        return values, rows
+    # Where the host may not look, a wrong index becomes a violation that is not finite, and is refused so.
+    inside = (rows >= 0) & (rows < count)
+    broad = inside.view(-1, *(1,) * (values.dim() - 1))
+    return torch.where(broad, values, torch.nan), torch.where(inside, rows, 0)
+
+
+def _check_values(name: str, multiplier: torch.Tensor, values: torch.Tensor) -> None:
+    if not values.is_floating_point():
+        raise TypeError(f"the violation of {name!r} is {values.dtype}, not floating-point; use .float()")
+    _check_device(f"the violation of {name!r}", values, multiplier)
+
+
+def _check_device(what: str, tensor: torch.Tensor, multiplier: torch.Tensor) -> None:
+    if tensor.device != multiplier.device:
+        raise ValueError(
+            f"{what} is on {tensor.device}, but its multiplier is on {multiplier.device}; "
+            f"move the multipliers with lagrangian.to({str(tensor.device)!r})"
+        )
