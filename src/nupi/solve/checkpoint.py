@@ -76,12 +76,13 @@ def fingerprint(problem: Problem, *rest: object) -> str:
         rest: everything else that decides the result, with a `repr` that tells it apart.
     """
     digest = hashlib.sha256()
-    for function in (problem.value, problem.violations):
-        traced = make_fx(function)(problem.start)
-        digest.update(traced.code.encode())
-        constants = (value for _, value in sorted(vars(traced).items()) if isinstance(value, torch.Tensor))
-        for tensor in (*constants, *(buffer for _, buffer in sorted(traced.named_buffers()))):
-            _add(digest, tensor)
+    traced = make_fx(lambda leaves: (problem.value(leaves), problem.violations(leaves)))(problem.start)
+    digest.update(traced.code.encode())
+    constants = dict(traced.named_buffers()) | {
+        name: value for name, value in vars(traced).items() if isinstance(value, torch.Tensor)
+    }
+    for _, tensor in sorted(constants.items()):
+        _add(digest, tensor)
     for name, leaf in problem.start.items():
         digest.update(name.encode())
         _add(digest, leaf)

@@ -22,4 +22,6 @@ def check_run(steps: int, tol: float | None, history: Sequence[str], every: int)
         raise TypeError(f"history must be a list of names, but {history!r} came; use [{history!r}]")
     unknown = [name for name in history if name not in RECORDABLE]
     if unknown:
-        raise ValueError(f"history cannot record {', '.join(map(repr, unknown))}; choose from {', '.join(RECORDABLE)}")
+        raise ValueError(
+            f"history cannot record {', '.join(map(repr, unknown))}; choose from {', '.join(RECORDABLE)}"
+        )

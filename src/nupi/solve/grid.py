@@ -15,7 +15,7 @@ Grid: TypeAlias = "Mapping[str, Iterable[Any]] | Sequence[Mapping[str, Iterable[
 def expand(grid: Grid) -> tuple[Axes, tuple[dict[str, Any], ...]]:
     """The axes of a grid and its points, the last axis running fastest.
 
-    A list of grids is their union: it has the single axis "setting", for its parts need not have the same axes.
+    A list of grids is their union. Its parts need not have the same axes, so its one axis is "setting".
 
     >>> axes, points = expand({"ki": [0.1, 1.0], "kp": [0, 5]})
     >>> points[1]

@@ -1,4 +1,4 @@
-"""Reading optimizers: what a factory such as `torch.optim.Adam` or a partial of it would do, setting by setting."""
+"""Reading optimizers: what a factory such as `torch.optim.Adam`, or a partial of it, would do."""
 
 from __future__ import annotations
 
@@ -84,12 +84,18 @@ def _rule(
             continue
         for name, only in rule.refused.items():
             if group[name] != only:
-                raise ValueError(f"{label}: a sweep takes {made.__name__} with {name}={only} only, "
-                                 f"but {name}={group[name]} came; `minimize` takes any optimizer")
+                raise ValueError(
+                    f"{label}: a sweep takes {made.__name__} with {name}={only} only, "
+                    f"but {name}={group[name]} came; `minimize` takes any optimizer"
+                )
         for name, value in group.items():
             if isinstance(value, torch.Tensor):
-                raise TypeError(f"{label}: {name} is a tensor, but a sweep has one number per setting; "
-                                "put the numbers on an axis of the grid")
+                raise TypeError(
+                    f"{label}: {name} is a tensor, but a sweep has one number per setting; "
+                    "put the numbers on an axis of the grid"
+                )
         return rule
     known = ", ".join(rule.optimizer.__name__ for rule in rules)
-    raise TypeError(f"{label}: a sweep knows {known}, but not {made.__name__}; `minimize` takes any optimizer")
+    raise TypeError(
+        f"{label}: a sweep knows {known}, but not {made.__name__}; `minimize` takes any optimizer"
+    )

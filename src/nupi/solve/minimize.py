@@ -1,9 +1,9 @@
-"""`nupi.minimize`: a small constrained problem, solved by the loop that a user of `Lagrangian` would write."""
+"""`nupi.minimize`: a small constrained problem, solved by the loop one would write with `Lagrangian`."""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -140,7 +140,7 @@ class _Loop:
             )
 
     def ascend(self, step: int) -> Step | None:
-        """Move the multipliers and find the gradient of the Lagrangian; None if nothing is finite any more."""
+        """Move the multipliers and find the gradient of the Lagrangian; None if the run has diverged."""
         x = self.problem.point(self.x)
         value = self.problem.objective(x)
         violations = {group.name: group.function(x) for group in self.problem.groups}
@@ -152,7 +152,9 @@ class _Loop:
         multipliers = {group.name: self.lagrangian.multipliers[group.name] for group in self.problem.groups}
         detached = {name: violation.detach() for name, violation in violations.items()}
         shown = self.problem.point({name: leaf.detach() for name, leaf in self.x.items()})
-        return Step(step, shown, value.detach(), detached, multipliers, self._residuals(detached, multipliers))
+        return Step(
+            step, shown, value.detach(), detached, multipliers, self._residuals(detached, multipliers)
+        )
 
     def solution(self, status: Status, steps: int, history: History) -> Solution:
         """The point as it is now."""
@@ -178,7 +180,9 @@ class _Loop:
             settings=({},),
         )
 
-    def _residuals(self, violations: dict[str, torch.Tensor], multipliers: dict[str, torch.Tensor]) -> Residuals:
+    def _residuals(
+        self, violations: dict[str, torch.Tensor], multipliers: dict[str, torch.Tensor]
+    ) -> Residuals:
         """The KKT residuals at (x_t, theta_{t+1}), whose gradient the primal optimizer is about to use."""
         zero = torch.zeros((), dtype=self.problem.dtype, device=self.problem.device)
         gradients = [leaf.grad.abs().max() for leaf in self.x.values() if leaf.grad is not None]
@@ -190,7 +194,9 @@ class _Loop:
                 complementarity.append((e * multipliers[group.name]).abs().max())
             else:
                 feasibility.append(e.abs().max())
-        return Residuals(*(torch.stack(entries).max() for entries in ([zero, *gradients], feasibility, complementarity)))
+        return Residuals(
+            *(torch.stack(entries).max() for entries in ([zero, *gradients], feasibility, complementarity))
+        )
 
 
 def _dual_factory(ki: float | None, kp: float, nu: float, dual: Factory | None) -> Factory:
@@ -199,11 +205,13 @@ def _dual_factory(ki: float | None, kp: float, nu: float, dual: Factory | None) 
             raise TypeError("give ki, the step size of the multipliers (as in ki=0.1), or dual")
         return partial(NuPI, ki=ki, kp=kp, nu=nu)
     if ki is not None or kp != 0.0 or nu != 0.0:
-        raise TypeError(f"ki={ki}, kp={kp}, nu={nu} are nuPI's; with dual= put the options into functools.partial")
+        raise TypeError(
+            f"ki={ki}, kp={kp}, nu={nu} are nuPI's; with dual= put the options into functools.partial"
+        )
     return dual
 
 
-def _copied(value: Any) -> Any:  # noqa: ANN401 - an int, a tensor or a dict of tensors
+def _copied(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: tensor.clone() for name, tensor in value.items()}
     return value.clone() if isinstance(value, torch.Tensor) else value
@@ -218,4 +226,4 @@ def _stacked(records: dict[str, list[Any]]) -> History:
             history[name] = {key: torch.stack([entry[key] for entry in entries]) for key in entries[0]}
         else:
             history[name] = torch.stack(entries) if entries else torch.empty(0)
-    return cast("History", history)
+    return history

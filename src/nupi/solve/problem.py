@@ -74,7 +74,9 @@ class Problem:
                     f"{kind} {name!r} does not depend on x as autograd sees it, so no multiplier can enforce "
                     "it; compute it from x with torch operations, without detach() or no_grad()"
                 )
-            groups[name] = Group(name, "inequality" if kind == "inequality" else "equality", function, value.shape)
+            groups[name] = Group(
+                name, "inequality" if kind == "inequality" else "equality", function, value.shape
+            )
         self.groups = tuple(groups.values())
         self.inequalities = sum(group.size for group in self.groups if group.kind == "inequality")
         self.size = sum(group.size for group in self.groups)
@@ -89,8 +91,10 @@ class Problem:
 
     def violations(self, leaves: dict[str, torch.Tensor]) -> torch.Tensor:
         """All of c(x), then all of h(x), as one flat vector."""
-        parts = [group.function(self.point(leaves)).reshape(-1) for group in self.groups]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        parts = [group.function(self.point(leaves)) for group in self.groups]
+        # A reshape that changes nothing would be replayed at every step of a sweep.
+        flat = [part if part.dim() == 1 else part.reshape(-1) for part in parts]
+        return flat[0] if len(flat) == 1 else torch.cat(flat)
 
     def by_name(self, flat: torch.Tensor) -> dict[str, torch.Tensor]:
         """A tensor (..., size) split into its groups, each (..., *the shape its function returned)."""
@@ -139,7 +143,9 @@ def _check_value(label: str, value: object, x: torch.Tensor, *, scalar: bool) ->
     if not isinstance(value, torch.Tensor):
         raise TypeError(f"{label} must return a tensor, but a {type(value).__name__} came back at x0")
     if scalar and value.dim() != 0:
-        raise ValueError(f"{label} must return a scalar, but shape {tuple(value.shape)} came back; add .sum()")
+        raise ValueError(
+            f"{label} must return a scalar, but shape {tuple(value.shape)} came back; add .sum()"
+        )
     if value.numel() == 0:
         raise ValueError(f"{label} returned an empty tensor at x0: there is nothing to constrain")
     if value.dtype != x.dtype or value.device != x.device:

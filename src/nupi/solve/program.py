@@ -76,10 +76,12 @@ class Program:
         self.compiled = compiled
         self.tensors: dict[str, torch.Tensor] = {}
         self.blocks = _blocks(self.settings)
-        self._replays: dict[bool, Callable[..., list[torch.Tensor]]] = {}
         # Numbers, not tensors: all settings share one primal rule.
-        self._primal_gains = {name: values[0] for name, values in primal[0].gains().items()}
+        self._primal_gains: dict[str, rule.Gain] = {
+            name: values[0] for name, values in primal[0].gains().items()
+        }
         self._allocate()
+        self._begin()
 
     @property
     def width(self) -> int:
@@ -138,7 +140,7 @@ class Program:
                 local = columns[(columns >= start) & (columns < stop)] - start
             kept[name] = tensor.index_select(-1, local) if tensor.dim() else tensor
         self.tensors = kept
-        self._replays = {}
+        self._begin()
 
     def residuals(self) -> tuple[torch.Tensor, Residuals]:
         """f(x) and the KKT residuals of every setting."""
@@ -146,7 +148,7 @@ class Program:
 
     def _allocate(self) -> None:
         problem, width, tensors = self.problem, self.width, self.tensors
-        kind = {"dtype": problem.dtype, "device": problem.device}
+        kind: dict[str, Any] = {"dtype": problem.dtype, "device": problem.device}
         for name, leaf in problem.start.items():
             tensors[f"x/{name}"] = leaf.unsqueeze(-1).repeat(*[1] * leaf.dim(), width)
         tensors["theta"] = torch.zeros(problem.size, width, **kind)
@@ -167,6 +169,11 @@ class Program:
                 tensors[f"{block.name}/state/{slot}"] = torch.zeros(problem.size, columns, **kind)
             for power, start in block.rule.powers().items():
                 tensors[f"{block.name}/state/{power}"] = torch.full((columns,), start, **kind)
+
+    def _begin(self) -> None:
+        """Forget traces of another width, and make the cotangent of f, which is a constant to a trace."""
+        self._replays: dict[bool, Callable[..., list[torch.Tensor]]] = {}
+        self._one = torch.ones(self.width, dtype=self.problem.dtype, device=self.problem.device)
 
     def _under(self, prefix: str, tensors: Leaves | None = None) -> Leaves:
         lead = prefix + "/"
@@ -191,7 +198,7 @@ class Program:
 
     def _step(self, tensors: Leaves, *, first: bool) -> tuple[torch.Tensor, torch.Tensor]:
         x, theta = self._under("x", tensors), tensors["theta"]
-        (value, e), pull = torch.func.vjp(lambda leaves: evaluate(self.problem, leaves), x)
+        (value, e), pull = _differentiate(self.problem, x)
         e = e.detach()
         bounded = self.problem.inequalities
         reset = (e[:bounded] < 0) & tensors["restart"] if "restart" in tensors else None
@@ -213,18 +220,15 @@ class Program:
             projected.clamp_(min=0)
             if reset is not None:
                 projected.masked_fill_(reset, 0.0)
-        (gradient,) = pull((self._ones(), theta))
+        (gradient,) = pull((self._one, theta))
         for name, leaf in x.items():
             state = self._under(f"primal/{name}", tensors)
             self.primal[0].move_(leaf, gradient[name], self._primal_gains, state, sign=-1.0)
         return value.detach(), e
 
-    def _ones(self) -> torch.Tensor:
-        return torch.ones(self.width, dtype=self.problem.dtype, device=self.problem.device)
-
 
 def evaluate(problem: Problem, leaves: Leaves) -> tuple[torch.Tensor, torch.Tensor]:
-    """f and c of a batch of points: (settings) and (constraints, settings)."""
+    """The objective and the violations of a batch of points: (settings) and (constraints, settings)."""
     value = torch.vmap(problem.value, in_dims=-1, out_dims=-1)(leaves)
     e = torch.vmap(problem.violations, in_dims=-1, out_dims=-1)(leaves)
     return value, e
@@ -233,7 +237,7 @@ def evaluate(problem: Problem, leaves: Leaves) -> tuple[torch.Tensor, torch.Tens
 @torch.no_grad()
 def kkt(problem: Problem, leaves: Leaves, theta: torch.Tensor) -> tuple[torch.Tensor, Residuals]:
     """f(x) and the KKT residuals of a batch of points and multipliers."""
-    (value, e), pull = torch.func.vjp(lambda batch: evaluate(problem, batch), leaves)
+    (value, e), pull = _differentiate(problem, leaves)
     (gradient,) = pull((torch.ones_like(value), theta))
     split = problem.inequalities
     stationarity = torch.stack([g.reshape(-1, g.shape[-1]).abs().amax(0) for g in gradient.values()]).amax(0)
@@ -242,8 +246,28 @@ def kkt(problem: Problem, leaves: Leaves, theta: torch.Tensor) -> tuple[torch.Te
     return value, Residuals(stationarity, infeasible, slack)
 
 
+def check_batched(problem: Problem) -> None:
+    """Refuse functions that `vmap` cannot batch, with its reason."""
+    pair = {name: torch.stack([leaf, leaf], dim=-1) for name, leaf in problem.start.items()}
+    try:
+        evaluate(problem, pair)
+    except RuntimeError as error:
+        raise ValueError(
+            "the objective or a constraint cannot be batched, so it cannot be swept; write it with torch "
+            f"operations alone, or run `nupi.minimize` once per setting. torch says: {error}"
+        ) from error
+
+
+def _differentiate(
+    problem: Problem, leaves: Leaves
+) -> tuple[tuple[torch.Tensor, torch.Tensor], Callable[..., tuple[Leaves]]]:
+    """`evaluate`, and the function that pulls cotangents of f and c back to x."""
+    found = torch.func.vjp(lambda batch: evaluate(problem, batch), leaves)
+    return found[0], found[1]
+
+
 def _blocks(settings: Sequence[Setting]) -> list[_Block]:
-    """Neighbours of equal key, as blocks; the name of a block is that of its key, so that it outlives `keep`."""
+    """Neighbours of equal key, as blocks, each named after its key: the name outlives `keep`."""
     blocks: list[_Block] = []
     start = 0
     for stop in range(1, len(settings) + 1):

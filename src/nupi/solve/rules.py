@@ -73,9 +73,11 @@ class NuPIRule(Rule):
 
     @classmethod
     def kind(cls, options: dict[str, Any]) -> tuple[object, ...]:
+        """What must be equal for settings to share a block."""
         return (options["form"],)
 
     def gains(self) -> dict[str, list[float]]:
+        """The numbers of each setting."""
         return {
             "ki": [o["lr"] * o["ki"] for o in self.options],
             "kp": [o["lr"] * o["kp"] for o in self.options],
@@ -83,10 +85,11 @@ class NuPIRule(Rule):
         }
 
     def first_(self, theta: torch.Tensor, e: torch.Tensor, gains: Gains, state: State) -> None:
+        """Set the initial condition and take the first step."""
         for init in dict.fromkeys(o["init"] for o in self.options):
             columns = torch.tensor([i for i, o in enumerate(self.options) if o["init"] == init])
             columns = columns.to(theta.device)
-            part = {name: tensor[..., columns] for name, tensor in (gains | state).items()}
+            part = {name: torch.as_tensor(t)[..., columns] for name, t in {**gains, **state}.items()}
             moved, seen, xi = theta[:, columns], e[:, columns], part["xi"]
             integral = part.get("integral")
             nu = 1.0 - part["weight"]
@@ -100,6 +103,7 @@ class NuPIRule(Rule):
             state["xi"][:, columns] = xi
 
     def step_(self, theta: torch.Tensor, e: torch.Tensor, gains: Gains, state: State) -> None:
+        """Take any later step."""
         ki, kp, weight = gains["ki"], gains["kp"], gains["weight"]
         if self.positional:
             rule.positional_(theta, state["xi"], state["integral"], e, ki, kp, weight)
@@ -114,9 +118,11 @@ class MomentumRule(Rule):
     slots = ("phi",)
 
     def gains(self) -> dict[str, list[float]]:
+        """The numbers of each setting."""
         return {name: [o[name] for o in self.options] for name in ("lr", "beta", "gamma")}
 
     def step_(self, theta: torch.Tensor, e: torch.Tensor, gains: Gains, state: State) -> None:
+        """Take any later step."""
         unified_momentum_(theta, state["phi"], e, gains["lr"], gains["beta"], gains["gamma"])
 
 
@@ -132,18 +138,22 @@ class PIDRule(Rule):
 
     @classmethod
     def kind(cls, options: dict[str, Any]) -> tuple[object, ...]:
+        """What must be equal for settings to share a block."""
         return (options["one_sided"],)
 
     def gains(self) -> dict[str, list[float]]:
+        """The numbers of each setting."""
         scaled = {name: [o["lr"] * o[name] for o in self.options] for name in ("ki", "kp", "kd")}
         return scaled | {"weight": [1.0 - o["nu"] for o in self.options]}
 
     def first_(self, theta: torch.Tensor, e: torch.Tensor, gains: Gains, state: State) -> None:
+        """Set the initial condition and take the first step."""
         state["xi"].copy_(e)
         state["integral"].copy_(theta)
         self.step_(theta, e, gains, state)
 
     def step_(self, theta: torch.Tensor, e: torch.Tensor, gains: Gains, state: State) -> None:
+        """Take any later step."""
         ki, kp, kd, weight = (gains[name] for name in ("ki", "kp", "kd", "weight"))
         pid_(theta, state["xi"], state["integral"], e, ki, kp, kd, weight, one_sided=self.one_sided)
 
@@ -161,18 +171,24 @@ class SGDRule(Rule):
 
     @classmethod
     def kind(cls, options: dict[str, Any]) -> tuple[object, ...]:
+        """What must be equal for settings to share a block."""
         return (options["nesterov"],)
 
     def gains(self) -> dict[str, list[float]]:
+        """The numbers of each setting."""
         return {name: [o[name] for o in self.options] for name in ("lr", "momentum")}
 
     def step_(self, theta: torch.Tensor, e: torch.Tensor, gains: Gains, state: State) -> None:
+        """Take any later step."""
         self.move_(theta, e, gains, state, sign=1.0)
 
     def move_(
         self, theta: torch.Tensor, gradient: torch.Tensor, gains: Gains, state: State, *, sign: float
     ) -> None:
-        """buffer = momentum buffer + g;  theta += sign lr (buffer, or g + momentum buffer if Nesterov's)."""
+        """One step of gradient descent or ascent, by its `sign`.
+
+        buffer = momentum buffer + g;  theta += sign lr buffer, or sign lr (g + momentum buffer) for Nesterov
+        """
         buffer = state["buffer"]
         buffer.mul_(gains["momentum"]).add_(gradient)
         direction = gradient + gains["momentum"] * buffer if self.nesterov else buffer
@@ -187,6 +203,7 @@ class AdamRule(Rule):
     refused: ClassVar[dict[str, object]] = {"weight_decay": 0, "amsgrad": False}
 
     def gains(self) -> dict[str, list[float]]:
+        """The numbers of each setting."""
         return {
             "lr": [o["lr"] for o in self.options],
             "beta1": [o["betas"][0] for o in self.options],
@@ -195,15 +212,17 @@ class AdamRule(Rule):
         }
 
     def powers(self) -> dict[str, float]:
+        """Running powers of the decay rates."""
         return {"power1": 1.0, "power2": 1.0}
 
     def step_(self, theta: torch.Tensor, e: torch.Tensor, gains: Gains, state: State) -> None:
+        """Take any later step."""
         self.move_(theta, e, gains, state, sign=1.0)
 
     def move_(
         self, theta: torch.Tensor, gradient: torch.Tensor, gains: Gains, state: State, *, sign: float
     ) -> None:
-        """mean and square are moving averages of g and g^2, each divided by 1 - beta^t; then
+        """One step of Adam; mean and square are moving averages of g and g^2, each over 1 - beta^t.
 
         theta += sign lr mean / (sqrt(square) + eps)
         """

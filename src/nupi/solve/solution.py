@@ -34,9 +34,9 @@ class Status(enum.IntEnum):
 class Residuals:
     """How far a pair (x, multipliers) is from the KKT conditions, each the largest absolute entry.
 
-        stationarity     grad f(x) + Jc(x)^T lambda + Jh(x)^T mu
-        feasibility      max(0, c(x)) and h(x)
-        complementarity  lambda c(x)
+    stationarity     grad f(x) + Jc(x)^T lambda + Jh(x)^T mu
+    feasibility      max(0, c(x)) and h(x)
+    complementarity  lambda c(x)
     """
 
     stationarity: torch.Tensor
@@ -61,7 +61,7 @@ class Solution:
         multipliers: by the name of the constraint; "inequality" or "equality" if it had none.
         objective: f(x).
         residuals: of the KKT conditions at (x, multipliers).
-        status: a `Status`; for a sweep, a tensor of their codes, so that `status == Status.DIVERGED` is a mask.
+        status: a `Status`; for a sweep a tensor of codes, so that `status == Status.DIVERGED` is a mask.
         steps: how many steps were taken.
         history: what was asked for. Entry t holds x_t, f(x_t), the violations at x_t, and the multipliers
             that had just answered them, theta_{t+1}; "step" holds the t's.
@@ -101,7 +101,9 @@ class Solution:
         index: list[int | slice] = [slice(None)] * len(self.axes)
         for name, value in values.items():
             if name not in self.axes:
-                raise KeyError(f"no axis is called {name!r}; this result has {', '.join(self.axes) or 'none'}")
+                raise KeyError(
+                    f"no axis is called {name!r}; this result has {', '.join(self.axes) or 'none'}"
+                )
             matches = [i for i, known in enumerate(self.axes[name]) if _same(known, value)]
             if not matches:
                 raise KeyError(f"{name}={value!r} is not on its axis, which has {self.axes[name]}")

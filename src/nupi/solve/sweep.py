@@ -13,7 +13,7 @@ from nupi.solve.chunk import Plan, run_chunk
 from nupi.solve.grid import Axes, Grid, expand
 from nupi.solve.methods import DEFAULT_PRIMAL, Factory, read_dual, read_primal
 from nupi.solve.problem import Constraints, Function, Point, Problem
-from nupi.solve.program import Setting
+from nupi.solve.program import Setting, check_batched
 from nupi.solve.progress import Progress, reporter
 from nupi.solve.solution import History, Residuals, Solution
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Mapping, Sequence
 
-# A matrix of multipliers of this many bytes, with the few others of its size, still fits the last-level cache.
+# A matrix of multipliers of so many bytes, and the few others of its size, still fit a last-level cache.
 _CHUNK_BYTES = 5 * 2**19
 
 
@@ -92,6 +92,7 @@ def sweep(
     """
     problem = Problem(objective, x0, inequality, equality)
     check_run(steps, tol, history, every)
+    check_batched(problem)
     axes, points = expand(grid)
     settings = [_setting(point, dual, restart=restart) for point in points]
     plan = Plan(problem, read_primal(primal), steps, tol, tuple(history), every, compiled)
@@ -130,7 +131,9 @@ def _setting(point: Mapping[str, Any], dual: Factory | Mapping[str, Factory], *,
     else:
         known = ", ".join(map(str, dual))
         if "dual" not in options and len(dual) != 1:
-            raise ValueError(f"dual is a dict of {len(dual)}: name those to use, as in grid={{'dual': [{known}]}}")
+            raise ValueError(
+                f"dual is a dict of {len(dual)}: name those to use, as in grid={{'dual': [{known}]}}"
+            )
         label = options.pop("dual", next(iter(dual), None))
         if label not in dual:
             raise ValueError(f"the grid asks for dual {label!r}, but dual= has only {known or 'nothing'}")
