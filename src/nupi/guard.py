@@ -35,6 +35,11 @@ class NonFiniteViolationError(ValueError):
         )
 
 
+def free_to_look(tensor: torch.Tensor) -> bool:
+    """Whether the host can read this tensor's values without stalling a stream or breaking a graph."""
+    return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
 def refuse_non_finite(names: Sequence[str], errors: Sequence[torch.Tensor]) -> None:
     """Raise now, naming the constraints, if any error is not finite. Costs one host synchronisation."""
     # A finite sum clears all errors at once; only an overflow or a real offender asks for the exact look.

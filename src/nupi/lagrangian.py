@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import torch
 from torch import nn
 
+from nupi import guard
 from nupi.constraints import Constraint, Indexed, Inequality
 from nupi.guard import Look, NonFiniteViolationError, keep, refuse_non_finite, touched_by, undo
 from nupi.optim.base import DualOptimizer
@@ -71,7 +72,7 @@ class Lagrangian(nn.Module):
         """
         if loss.numel() != 1:
             raise ValueError(
-                f"loss must be a scalar, but its shape is {tuple(loss.shape)}; take its mean or sum"
+                f"loss must be a scalar, but has shape {tuple(loss.shape)}; take its mean or sum"
             )
         total = loss
         for name, violation in self._named(violations):
@@ -147,13 +148,14 @@ class Lagrangian(nn.Module):
         """Whether a look at the errors' values is free, or cannot be done without."""
         if torch.compiler.is_compiling():
             return False
-        if all(move.error.device.type == "cpu" for move in moves):
-            return True
         # A first step makes state that could not be taken back, and some optimizers count steps on the host.
-        states = [dual.state[move.multiplier] for move in moves if move.multiplier in dual.state]
-        values = [value for state in states for value in state.values()]
-        return len(states) < len(moves) or any(
-            not isinstance(value, torch.Tensor) or value.device.type == "cpu" for value in values
+        return all(guard.free_to_look(move.error) for move in moves) or any(
+            move.multiplier not in dual.state
+            or any(
+                not isinstance(value, torch.Tensor) or value.device != move.multiplier.device
+                for value in dual.state[move.multiplier].values()
+            )
+            for move in moves
         )
 
     def _report(self, *, wait: bool) -> None:
@@ -214,10 +216,10 @@ class Lagrangian(nn.Module):
         self,
         state_dict: dict[str, Any],
         prefix: str,
-        local_metadata: dict[str, Any],
+        local_metadata: dict[str, Any],  # noqa: ARG002
         strict: bool,  # noqa: FBT001 - torch's signature
         missing_keys: list[str],
-        unexpected_keys: list[str],
+        unexpected_keys: list[str],  # noqa: ARG002
         error_msgs: list[str],
     ) -> None:
         """Load all multipliers, or none of them."""
@@ -235,9 +237,12 @@ class Lagrangian(nn.Module):
         if problems:
             error_msgs.append(f"{'; '.join(problems)}; {ANOTHER_PROBLEM}")
             return
-        super()._load_from_state_dict(
-            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
-        )
+        with torch.no_grad():
+            for name in self.constraints:
+                if name in saved:
+                    self._multiplier(name).copy_(saved[name])
+                else:
+                    missing_keys.append(prefix + name)
 
 
 def _check_constraints(constraints: Mapping[str, Constraint]) -> None:

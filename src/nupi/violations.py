@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import torch
 
+from nupi import guard
 from nupi.constraints import Indexed
 
 
@@ -83,7 +84,7 @@ def _checked_rows(
         )
     rows = rows.to(torch.int64)
     count = len(multiplier)
-    if rows.device.type == "cpu" and not torch.compiler.is_compiling():
+    if guard.free_to_look(rows):
         low, high = (int(end) for end in torch.aminmax(rows)) if len(rows) else (0, 0)
         if low < 0 or high >= count:
             raise IndexError(

@@ -1,0 +1,103 @@
+"""A whole constrained training step: 70 inequality constraints on a linear model of 4 weights.
+
+The hand-written loop is what an engineer would write without any library: nuPI at nu = 0 in three lines.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import cooper
+import torch
+
+import nupi
+from benchmarks.timing import Row, at_least, at_most, best_times, listed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+KI, KP, LR = 0.01, 1.0, 1e-3
+
+
+def data() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.ones(70)
+    labels[::2] = -1
+    return torch.randn(70, 4, generator=generator) + labels[:, None], labels
+
+
+def model() -> tuple[torch.Tensor, torch.Tensor, torch.optim.Optimizer]:
+    weight, bias = torch.zeros(4, requires_grad=True), torch.zeros(1, requires_grad=True)
+    return weight, bias, torch.optim.SGD([weight, bias], lr=LR, momentum=0.9)
+
+
+def by_hand() -> Callable[[], None]:
+    x, y = data()
+    weight, bias, primal = model()
+    multipliers, previous = torch.zeros(70), torch.zeros(70)
+
+    def step() -> None:
+        violation = 1 - y * (x @ weight + bias)
+        error = violation.detach()
+        multipliers.add_(KI * error + KP * (error - previous)).clamp_(min=0)
+        previous.copy_(error)
+        primal.zero_grad()
+        (weight.square().sum() / 2 + multipliers @ violation).backward()
+        primal.step()
+
+    return step
+
+
+def with_nupi() -> Callable[[], None]:
+    x, y = data()
+    weight, bias, primal = model()
+    lagrangian = nupi.Lagrangian({"margin": nupi.Inequality(70)})
+    dual = nupi.NuPI(lagrangian.parameters(), ki=KI, kp=KP)
+
+    def step() -> None:
+        violations = {"margin": 1 - y * (x @ weight + bias)}
+        lagrangian.ascend(dual, violations)
+        primal.zero_grad()
+        lagrangian(weight.square().sum() / 2, violations).backward()
+        primal.step()
+
+    return step
+
+
+class Margins(cooper.ConstrainedMinimizationProblem):  # type: ignore[misc]
+    """The same problem for Cooper."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor) -> None:
+        super().__init__()
+        self.weight, self.bias, (self.x, self.y) = weight, bias, data()
+        self.margin = cooper.Constraint(
+            multiplier=cooper.multipliers.DenseMultiplier(num_constraints=70),
+            constraint_type=cooper.ConstraintType.INEQUALITY,
+            formulation_type=cooper.formulations.Lagrangian,
+        )
+
+    def compute_cmp_state(self) -> cooper.CMPState:
+        violation = 1 - self.y * (self.x @ self.weight + self.bias)
+        state = cooper.ConstraintState(violation=violation)
+        return cooper.CMPState(self.weight.square().sum() / 2, {self.margin: state})
+
+
+def with_cooper() -> Callable[[], object]:
+    weight, bias, primal = model()
+    problem = Margins(weight, bias)
+    dual = cooper.optim.nuPI(problem.dual_parameters(), lr=1.0, Kp=KP, Ki=KI, maximize=True)
+    loop = cooper.optim.AlternatingDualPrimalOptimizer(
+        problem, primal_optimizers=primal, dual_optimizers=dual
+    )
+    return loop.roll  # type: ignore[no-any-return]
+
+
+def run() -> list[Row]:
+    torch.set_num_threads(1)
+    times = best_times(
+        {"by hand": by_hand(), "nupi": with_nupi(), "Cooper": with_cooper()}, rounds=60, calls=30
+    )
+    return [
+        at_most("nupi / by hand", times["nupi"] / times["by hand"], 1.25, listed(times)),
+        at_least("Cooper / nupi", times["Cooper"] / times["nupi"], 2.0),
+    ]

@@ -1,0 +1,106 @@
+"""What an optimizer refuses, and that a refusal costs nothing."""
+
+import copy
+
+import pytest
+import torch
+from laws import draw, run
+
+import nupi
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ki": -0.1}, r"ki must lie in \[0, inf\).*maximize=False"),
+        ({"ki": float("nan")}, "ki must be finite"),
+        ({"ki": "fast"}, "ki must be a number or a tensor, but 'fast'"),
+        ({"ki": 0.1, "kp": float("inf")}, "kp must be finite"),
+        ({"ki": 0.1, "nu": 1.0}, r"nu must lie in \(-1, 1\), but 1.0"),
+        ({"ki": 0.1, "nu": -1.5}, r"nu must lie in \(-1, 1\)"),
+        ({"ki": 0.1, "nu": torch.tensor([0.1, 0.2, 2.0])}, r"nu must lie in \(-1, 1\)"),
+        ({"ki": 0.1, "kp": torch.ones(4)}, r"kp has shape \(4,\), which does not broadcast.*\(3,\)"),
+        ({"ki": torch.ones(2, 3)}, r"ki has shape \(2, 3\)"),
+        ({"ki": 0.1, "init": "cold"}, "init must be one of zero, error, ema, bumpless, but 'cold'"),
+        ({"ki": 0.1, "form": "polar"}, "form must be one of velocity, positional, but 'polar'"),
+        ({"ki": 0.1, "lr": -1.0}, "lr must lie in"),
+    ],
+)
+def test_a_bad_gain_is_refused_and_named(options, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        nupi.NuPI([torch.zeros(3)], **options)
+
+
+@pytest.mark.parametrize("beta", [1.0, -1.0, 2.0])
+def test_momentum_that_does_not_decay_is_refused(beta):
+    with pytest.raises(ValueError, match="beta must lie in"):
+        nupi.UnifiedMomentum([torch.zeros(1)], 0.1, beta)
+
+
+def test_an_integer_parameter_is_refused():
+    with pytest.raises((TypeError, ValueError), match=r"floating-point|int64"):
+        nupi.NuPI([torch.zeros(3, dtype=torch.int64)], 0.1)
+
+
+def test_a_bad_group_is_not_added():
+    optimizer = nupi.NuPI([torch.zeros(3)], 0.1)
+    with pytest.raises(ValueError, match="kp has shape"):
+        optimizer.add_param_group({"params": [torch.zeros(2)], "kp": torch.ones(5)})
+    assert len(optimizer.param_groups) == 1
+
+
+@pytest.mark.parametrize("shapes", [[(4,)], [(3,), (3,)], [(3, 1)]], ids=str)
+def test_a_checkpoint_of_other_parameters_is_refused_whole(shapes):
+    def stepped(some):
+        params = [torch.zeros(shape) for shape in some]
+        optimizer = nupi.NuPI(params, 0.1, 1.0)
+        run(optimizer, params, [tuple(torch.ones(shape) for shape in some)] * 2)
+        return optimizer
+
+    other, mine = stepped(shapes), stepped([(3,)])
+    mine.param_groups[0]["ki"] = 0.7
+    before = copy.deepcopy(mine.state_dict())
+    with pytest.raises(ValueError, match="another problem, and nothing was loaded"):
+        mine.load_state_dict(other.state_dict())
+    after = mine.state_dict()
+    assert after["param_groups"] == before["param_groups"]
+    assert torch.equal(after["state"][0]["xi"], before["state"][0]["xi"])
+
+
+def test_loading_takes_no_hold_of_the_checkpoint():
+    param = torch.zeros(2)
+    optimizer = nupi.NuPI([param], 0.1, 1.0, init="error")
+    run(optimizer, [param], [(torch.ones(2),)])
+    saved = optimizer.state_dict()
+    kept = saved["state"][0]["xi"].clone()
+    again = torch.zeros(2)
+    loaded = nupi.NuPI([again], 0.1, 1.0)
+    loaded.load_state_dict(saved)
+    run(loaded, [again], [(torch.full((2,), 5.0),)])
+    assert torch.equal(saved["state"][0]["xi"], kept)
+
+
+def test_a_closure_is_called_with_gradients_on():
+    x = torch.tensor([1.0], requires_grad=True)
+    optimizer = nupi.NuPI([x], ki=0.1, maximize=False)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = (x**2).sum()
+        loss.backward()
+        return loss
+
+    assert optimizer.step(closure).item() == 1.0
+    assert x.item() == pytest.approx(0.8)
+
+
+def test_inductor_compiles_the_step():
+    torch._dynamo.reset()
+    eager, compiled = torch.zeros(64), torch.zeros(64)
+    plain, fast = (nupi.NuPI([p], 0.1, 1.0, 0.5) for p in (eager, compiled))
+    step = torch.compile(fast.step, fullgraph=True)
+    for e in draw(0, 64, dtype=torch.float32, steps=3):
+        eager.grad, compiled.grad = e.clone(), e.clone()
+        plain.step()
+        step()
+    torch.testing.assert_close(eager, compiled)

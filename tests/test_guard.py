@@ -1,0 +1,143 @@
+"""A non-finite violation never reaches a multiplier: refused on the host, or undone on the device."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from test_lagrangian import assert_unchanged, problem, snapshot, some_steps
+
+import nupi
+from nupi import guard
+
+BAD = [float("nan"), float("inf"), float("-inf")]
+OPTIMIZERS = {
+    "NuPI": lambda p: nupi.NuPI(p, 0.1, 1.0, 0.2, init="bumpless"),
+    "positional": lambda p: nupi.NuPI(p, 0.1, 1.0, 0.2, form="positional"),
+    "PID": lambda p: nupi.PID(p, 0.1, 1.0, 0.2),
+    "momentum": lambda p: nupi.UnifiedMomentum(p, 0.1, 0.5),
+    "Adam": lambda p: torch.optim.Adam(p, 0.1, maximize=True),
+    "SGD": lambda p: torch.optim.SGD(p, 0.1, momentum=0.5, maximize=True),
+}
+
+
+@pytest.fixture
+def blind(monkeypatch):
+    """Make the CPU behave as an accelerator does: the host may not look at a value."""
+    monkeypatch.setattr(guard, "free_to_look", lambda _: False)
+
+
+def a_problem(make):
+    lagrangian, _ = problem()
+    return lagrangian, make(lagrangian.parameters())
+
+
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_the_host_refuses_by_name_and_all_state_stays(make, bad):
+    lagrangian, dual = a_problem(make)
+    some_steps(lagrangian, dual)
+    before = snapshot(lagrangian, dual)
+    violations = {"small": torch.tensor(1.0), "fair": torch.tensor([0.0, bad, 1.0])}
+    with pytest.raises(nupi.NonFiniteViolationError, match="'fair' are not finite") as caught:
+        lagrangian.ascend(dual, violations)
+    assert caught.value.names == ("fair",)
+    assert_unchanged(before, lagrangian, dual)
+
+
+def test_a_refusal_before_the_first_step_leaves_no_state_behind():
+    lagrangian, dual = problem()
+    with pytest.raises(nupi.NonFiniteViolationError):
+        lagrangian.ascend(dual, {"fair": torch.full((3,), float("nan"))})
+    assert not dual.state
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False, width=32), min_size=3, max_size=3))
+def test_finite_violations_are_never_refused_even_if_their_sum_overflows(values):
+    lagrangian = nupi.Lagrangian({"h": nupi.Equality(3)})
+    lagrangian.ascend(nupi.NuPI(lagrangian.parameters(), ki=0.5), {"h": torch.tensor(values)})
+    assert torch.isfinite(lagrangian.multipliers["h"]).all()
+
+
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
+@pytest.mark.usefixtures("blind")
+def test_the_device_undoes_what_the_host_could_not_refuse_and_reports_later(make, bad):
+    lagrangian, dual = a_problem(make)
+    some_steps(lagrangian, dual)
+    lagrangian.check()
+    before = snapshot(lagrangian, dual)
+    violations = {"small": torch.tensor(1.0), "fair": torch.tensor([0.0, bad, 1.0])}
+    lagrangian.ascend(dual, violations)  # no error yet: the host has not looked
+    assert_unchanged(before, lagrangian, dual)
+    with pytest.raises(nupi.NonFiniteViolationError, match="'fair'"):
+        lagrangian.ascend(dual, {"small": torch.tensor(1.0)})
+    assert_unchanged(before, lagrangian, dual)
+    lagrangian.ascend(dual, {"small": torch.tensor(1.0)})  # reported once, then on with it
+    lagrangian.check()
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_good_steps_on_a_device_are_the_hosts(make, monkeypatch):
+    here, dual = a_problem(make)
+    some_steps(here, dual, 5)
+    monkeypatch.setattr(guard, "free_to_look", lambda _: False)
+    there, its_dual = a_problem(make)
+    some_steps(there, its_dual, 5)
+    assert_unchanged(snapshot(here, dual), there, its_dual)
+
+
+@pytest.mark.usefixtures("blind")
+def test_rows_are_undone_on_the_device_too():
+    lagrangian, dual = problem()
+    some_steps(lagrangian, dual)
+    before = snapshot(lagrangian, dual)
+    values = torch.tensor([float("inf"), 1.0])
+    lagrangian.ascend(dual, {"fair": nupi.Indexed(values, torch.tensor([2, 0]))})
+    assert_unchanged(before, lagrangian, dual)
+    with pytest.raises(nupi.NonFiniteViolationError, match="'fair'"):
+        lagrangian.check()
+
+
+def test_a_compiled_ascend_protects_the_multipliers_and_check_reports():
+    torch._dynamo.reset()
+    lagrangian, dual = problem()
+    ascend = torch.compile(lagrangian.ascend, fullgraph=True, backend="eager")
+    ascend(dual, {"fair": torch.ones(3)})
+    ascend(dual, {"fair": torch.ones(3)})
+    before = snapshot(lagrangian, dual)
+    ascend(dual, {"fair": torch.tensor([1.0, float("nan"), 1.0])})
+    assert_unchanged(before, lagrangian, dual)
+    with pytest.raises(nupi.NonFiniteViolationError, match="'fair'"):
+        lagrangian.check()
+
+
+@pytest.mark.usefixtures("blind")
+@pytest.mark.parametrize("index", [3, -1])
+def test_an_index_out_of_range_is_refused_on_the_device_too(index):
+    lagrangian, dual = problem()
+    some_steps(lagrangian, dual)
+    before = snapshot(lagrangian, dual)
+    lagrangian.ascend(dual, {"fair": nupi.Indexed(torch.ones(2), torch.tensor([0, index]))})
+    assert_unchanged(before, lagrangian, dual)
+    with pytest.raises(nupi.NonFiniteViolationError, match=r"'fair'.*index out of range"):
+        lagrangian.check()
+
+
+@pytest.mark.usefixtures("blind")
+def test_a_first_step_is_looked_at_wherever_it_is():
+    lagrangian, dual = problem()
+    with pytest.raises(nupi.NonFiniteViolationError, match="'fair'"):
+        lagrangian.ascend(dual, {"fair": torch.full((3,), float("nan"))})
+    assert not dual.state
+
+
+@pytest.mark.usefixtures("blind")
+def test_a_problem_can_be_copied_while_a_look_is_under_way():
+    lagrangian, dual = problem()
+    some_steps(lagrangian, dual, 2)
+    for twin in (copy.deepcopy(lagrangian), pickle.loads(pickle.dumps(lagrangian))):
+        assert torch.equal(twin.multipliers["fair"], lagrangian.multipliers["fair"])
+        twin.check()

@@ -1,0 +1,138 @@
+"""What the Lagrangian refuses, each with an error that names the trouble, and nothing lost by it."""
+
+import pytest
+import torch
+from test_lagrangian import assert_unchanged, problem, snapshot, some_steps
+
+import nupi
+
+
+def indexed(*indices, values=None):
+    return nupi.Indexed(torch.ones(len(indices)) if values is None else values, torch.tensor(indices))
+
+
+@pytest.mark.parametrize(
+    ("violations", "error", "message"),
+    [
+        ({"fare": torch.zeros(3)}, KeyError, "'fare', which is no constraint here; they are 'fair', 'small'"),
+        ({"fair": torch.zeros(())}, ValueError, r"'fair' has shape \(\), but its group has shape \(3,\)"),
+        ({"fair": torch.zeros(1)}, ValueError, "never broadcast"),
+        ({"fair": torch.zeros(3, 1)}, ValueError, r"shape \(3, 1\)"),
+        ({"small": torch.zeros(3)}, ValueError, r"'small' has shape \(3,\)"),
+        ({"fair": 0.5}, TypeError, "'fair' must be a tensor or Indexed, but it is a float"),
+        (
+            {"fair": torch.zeros(3, dtype=torch.int64)},
+            TypeError,
+            r"torch.int64, not floating-point; use .float\(\)",
+        ),
+        ({"fair": torch.zeros(3, device="meta")}, ValueError, "on meta, but its multiplier is on cpu"),
+        (
+            {"fair": indexed(0, 3)},
+            IndexError,
+            "'fair' run from 0 to 3, but its constraints are numbered 0 to 2",
+        ),
+        ({"fair": indexed(-1)}, IndexError, "from -1 to -1"),
+        ({"fair": indexed(0, values=torch.ones(1, 2))}, ValueError, "one row of the group per index"),
+        ([torch.zeros(3)], TypeError, "violations must map constraint names to tensors, but a list came"),
+    ],
+)
+def test_a_wrong_violation_is_refused_before_anything_moves(violations, error, message):
+    lagrangian, dual = problem()
+    some_steps(lagrangian, dual)
+    before = snapshot(lagrangian, dual)
+    good = {"small": torch.tensor(1.0)}
+    both = (
+        {**good, **violations} if isinstance(violations, dict) and "small" not in violations else violations
+    )
+    with pytest.raises(error, match=message):
+        lagrangian.ascend(dual, both)
+    with pytest.raises(error, match=message):
+        lagrangian(torch.zeros(()), both)
+    assert_unchanged(before, lagrangian, dual)
+
+
+def test_a_boolean_mask_is_not_indices():
+    with pytest.raises(TypeError, match=r"boolean mask; pass the positions instead: mask.nonzero\(\)"):
+        nupi.Indexed(torch.ones(3), torch.tensor([True, False, True]))
+
+
+@pytest.mark.parametrize(
+    ("values", "indices", "error"),
+    [
+        (torch.ones(2), torch.tensor([0.0, 1.0]), TypeError),
+        (torch.ones(2), torch.tensor([0]), ValueError),
+        (torch.ones(2), torch.tensor([[0, 1]]), ValueError),
+        (torch.tensor(1.0), torch.tensor(0), ValueError),
+        ([1.0], [0], TypeError),
+    ],
+)
+def test_indexed_refuses_what_does_not_pair_up(values, indices, error):
+    with pytest.raises(error, match=r"indices"):
+        nupi.Indexed(values, indices)
+
+
+@pytest.mark.parametrize(
+    ("build", "error", "message"),
+    [
+        (lambda: nupi.Inequality(init=-0.1), ValueError, "init=-0.1 is negative.*start it at 0 or above"),
+        (lambda: nupi.Inequality(2, init=torch.tensor([0.0, -1.0])), ValueError, "is negative"),
+        (
+            lambda: nupi.Equality(2, init=torch.zeros(3)),
+            ValueError,
+            r"init has shape \(3,\), but the group has",
+        ),
+        (lambda: nupi.Equality(init=float("nan")), ValueError, "init must be finite"),
+        (lambda: nupi.Equality(0), ValueError, "size must be a positive number"),
+        (lambda: nupi.Equality((2, -1)), ValueError, "size must be"),
+        (lambda: nupi.Equality(2.0), (TypeError, ValueError), "size must be|not iterable"),
+        (lambda: nupi.Equality(True), ValueError, "size must be"),
+        (lambda: nupi.Lagrangian({}), TypeError, "at least one name"),
+        (lambda: nupi.Lagrangian({"": nupi.Equality()}), TypeError, "a string that is not empty"),
+        (lambda: nupi.Lagrangian({3: nupi.Equality()}), TypeError, "a string"),
+        (lambda: nupi.Lagrangian({"a": 3}), TypeError, "constraint 'a' must be an Equality or Inequality"),
+        (lambda: nupi.Lagrangian([nupi.Equality()]), TypeError, "constraints must map"),
+    ],
+)
+def test_a_wrong_constraint_is_refused(build, error, message):
+    with pytest.raises(error, match=message):
+        build()
+
+
+def test_a_loss_that_is_no_scalar_is_refused():
+    lagrangian, _ = problem()
+    with pytest.raises(ValueError, match=r"loss must be a scalar, but has shape \(4,\)"):
+        lagrangian(torch.zeros(4), {})
+
+
+def test_a_minimizing_dual_is_refused():
+    lagrangian, _ = problem()
+    for dual in (
+        torch.optim.SGD(lagrangian.parameters(), 0.1),
+        torch.optim.LBFGS(lagrangian.parameters()),
+        nupi.NuPI(lagrangian.parameters(), 0.1, maximize=False),
+    ):
+        before = snapshot(lagrangian, dual)
+        with pytest.raises(
+            ValueError, match=f"would minimize.*build {type(dual).__name__} with maximize=True"
+        ):
+            lagrangian.ascend(dual, {"small": torch.tensor(1.0)})
+        assert_unchanged(before, lagrangian, dual)
+
+
+def test_a_dual_that_does_not_hold_the_multiplier_is_refused():
+    lagrangian, _ = problem()
+    dual = nupi.NuPI([lagrangian.get_parameter("small")], 0.1)
+    with pytest.raises(
+        ValueError, match=r"does not hold the multiplier of 'fair'.*lagrangian.parameters\(\)"
+    ):
+        lagrangian.ascend(dual, {"small": torch.tensor(1.0), "fair": torch.zeros(3)})
+    assert lagrangian.multipliers["small"].item() == 0
+
+
+def test_an_optimizer_that_takes_no_sparse_gradients_says_so_and_nothing_is_left_behind():
+    lagrangian, _ = problem()
+    dual = torch.optim.Adam(lagrangian.parameters(), 0.1, maximize=True)
+    with pytest.raises(RuntimeError, match="sparse"):
+        lagrangian.ascend(dual, {"fair": indexed(0)})
+    assert all(p.grad is None for p in lagrangian.parameters())
+    assert lagrangian.multipliers["fair"].tolist() == [0, 0, 0]
