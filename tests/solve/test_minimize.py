@@ -189,7 +189,7 @@ def square(x: torch.Tensor) -> torch.Tensor:
         ({"x0": {"a": X0, "b": X0.double()}}, ValueError, r"x0\['b'\] is torch.float64"),
         ({"objective": 3}, TypeError, "objective must be a function"),
         ({"objective": lambda x: x}, ValueError, r"objective must return a scalar.*\.sum"),
-        ({"objective": lambda x: 1.0}, TypeError, "objective must return a tensor"),
+        ({"objective": lambda _: 1.0}, TypeError, "objective must return a tensor"),
         ({"inequality": None}, ValueError, "no constraint came"),
         ({"inequality": 1.0}, TypeError, "inequality must be a function of x or a dict"),
         ({"inequality": lambda x: x.detach()}, ValueError, "'inequality' does not depend on x"),

@@ -98,7 +98,7 @@ class Problem:
 
     def by_name(self, flat: torch.Tensor) -> dict[str, torch.Tensor]:
         """A tensor (..., size) split into its groups, each (..., *the shape its function returned)."""
-        parts = flat.split([group.size for group in self.groups], dim=-1)
+        parts = torch.split_with_sizes(flat, [group.size for group in self.groups], dim=-1)
         lead = flat.shape[:-1]
         return {
             group.name: part.reshape((*lead, *group.shape))
@@ -129,7 +129,9 @@ def _checked_start(x0: Point) -> dict[str, torch.Tensor]:
 
 
 def _named(kind: Kind, given: Constraints) -> dict[str, Function]:
-    functions = dict(given) if isinstance(given, Mapping) else {} if given is None else {kind: given}
+    functions: dict[str, Function] = {}
+    if given is not None:
+        functions = dict(given) if isinstance(given, Mapping) else {str(kind): given}
     for name, function in functions.items():
         if not callable(function) or not isinstance(name, str):
             raise TypeError(
