@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 PLOTTED = 3_000
 TAIL = 500  # the last steps, over which a multiplier's swing is measured
+TOP = 0.75  # of the panels; where a multiplier leaves them its peak is written down
 METHODS = ("nupi", "ga", "restart", "polyak", "polyak-negative", "nesterov", "adam")
 
 
@@ -98,9 +99,11 @@ def _table(found: nupi.Solution, best: dict[str, dict[str, object]]) -> pd.DataF
     )
 
 
-def _gains(setting: dict[str, object]) -> str:
-    shown = {name: value for name, value in setting.items() if isinstance(value, float)}
-    return ", ".join(f"{'alpha' if name == 'lr' else name} {value:.3g}" for name, value in shown.items())
+def _gains(setting: dict[str, object], symbols: dict[str, str] | None = None) -> str:
+    """The gains of a setting in words, or in symbols for a figure."""
+    words = symbols or {"lr": "alpha"}
+    shown = {words.get(name, name): value for name, value in setting.items() if isinstance(value, float)}
+    return ", ".join(f"{name} {'= ' if symbols else ''}{value:.2g}" for name, value in shown.items())
 
 
 def _history(found: nupi.Solution) -> pd.DataFrame:
@@ -125,7 +128,7 @@ def _history(found: nupi.Solution) -> pd.DataFrame:
 
 def _claims(table: pd.DataFrame) -> list[Claim]:
     nupi_row, rest = table.iloc[0], table.iloc[1:]
-    nearest = rest.loc[rest["distance"].idxmin()]
+    nearest = rest.sort_values("distance").iloc[0]
     alive = table[~table["diverged"]]
     perfect = alive[(alive["train %"] == 100) & (alive["validation %"] == 100)]
     return [
@@ -141,7 +144,7 @@ def _claims(table: pd.DataFrame) -> list[Claim]:
             f"distances {rest['distance'].min():.1e} ({nearest['method']}) to {rest['distance'].max():.1e}; "
             f"swing of multiplier {SHOWN} over the last {TAIL} steps up to {rest['swing'].max():.1e} "
             f"(nuPI {nupi_row['swing']:.1e})",
-            (rest["distance"] > CONVERGED).all() and (rest["swing"] > 10 * nupi_row["swing"]).all(),
+            bool((rest["distance"] > CONVERGED).all() and (rest["swing"] > 10 * nupi_row["swing"]).all()),
         ),
         Claim(
             "nuPI alone ends without constraint violation",
@@ -159,35 +162,48 @@ def _claims(table: pd.DataFrame) -> list[Claim]:
     ]
 
 
+SYMBOLS = {"lr": r"$\alpha$", "beta": r"$\beta$", "ki": r"$\kappa_i$", "kp": r"$\kappa_p$"}
+
+
 def _figure(found: nupi.Solution, best: dict[str, dict[str, object]]) -> Figure:
     """A panel per method with multiplier 64, and one with the distances of all of them."""
-    fig = style.figure(10.0, 4.8)
+    fig = style.figure(10.0, 5.0)
     axes = fig.subplots(2, 4, sharex=True)
     problem = svm()
     multipliers = _series(found, "multipliers")
     optimum = float(problem.multipliers[SHOWN])
     steps = torch.arange(PLOTTED)
-    top = 2.2 * optimum
     panels = axes.flat
     for row, method in enumerate(METHODS):
-        panel = panels[row]
+        panel, line = panels[row], multipliers[row, :PLOTTED, SHOWN]
         panel.axhline(optimum, color=style.OPTIMUM, linestyle="--", linewidth=1.0, zorder=3)
-        panel.plot(steps, multipliers[row, :PLOTTED, SHOWN], color=style.colour(method), linewidth=1.3)
-        panel.set_ylim(-0.03, top)
-        panel.set_title(f"{style.LABELS[method]}  ({_gains(best[method])})", fontsize=8)
+        panel.plot(steps, line, color=style.colour(method), linewidth=1.4)
+        panel.set_ylim(-0.02, TOP)
+        panel.set_title(f"{style.LABELS[method]}\n{_gains(best[method], SYMBOLS)}", fontsize=9)
+        if float(line.max()) > TOP:
+            text = f"peak {float(line.max()):.2g} at step {int(line.argmax())}"
+            panel.annotate(text, (0.06, 0.93), xycoords="axes fraction", fontsize=8)
         if row % 4 == 0:
             panel.set_ylabel(f"multiplier {SHOWN}")
+        else:
+            panel.tick_params(labelleft=False)
     panels[0].annotate(
-        r"$\lambda^*$", (PLOTTED, optimum), xytext=(-2, 3), textcoords="offset points", ha="right", va="bottom"
+        rf"$\lambda^*$ = {optimum:.4f}",
+        (PLOTTED, optimum),
+        xytext=(0, 4),
+        textcoords="offset points",
+        ha="right",
     )
-    last = panels[7]
+    last = panels[len(METHODS)]
     distance = problem.distance(multipliers)[:, :PLOTTED]
     for row in reversed(range(len(METHODS))):
         last.semilogy(steps, distance[row], color=style.colour(METHODS[row]), linewidth=1.2)
-    last.axhspan(1e-16, CONVERGED, color=style.FEASIBLE, zorder=0, linewidth=0)
-    last.text(0.03, 0.05, "converged", transform=last.transAxes, fontsize=8)
+    last.axhspan(1e-9, CONVERGED, color=style.FEASIBLE, zorder=0, linewidth=0)
+    last.text(0.03, 0.05, f"converged: below {CONVERGED:g}", transform=last.transAxes, fontsize=8)
     last.set_ylim(1e-8, 20)
-    last.set_title(r"distance $\|\lambda_t - \lambda^*\|$, all methods", fontsize=8)
+    last.set_title(
+        "every method, in the colours above\n" + r"distance $\|\lambda_t - \lambda^*\|$", fontsize=9
+    )
     for panel in axes[1]:
         panel.set_xlabel("step")
     return fig

@@ -24,7 +24,7 @@ FLOOR = 1e-6  # all that is nearer than this has one colour
 
 
 def draw_map(axes: Axes, found: nupi.Solution) -> QuadMesh:
-    """The map of a sweep over kp and ki: grey beyond 1e3, a white dot where the run converged."""
+    """The map of a sweep over kp and ki: grey beyond 1e3, a dot where the run converged."""
     ki, kp = (np.array(found.axes[name]) for name in ("ki", "kp"))
     distance = svm().distance(found.multipliers["inequality"]).numpy()
     if list(found.axes) != ["kp", "ki"]:
@@ -36,12 +36,12 @@ def draw_map(axes: Axes, found: nupi.Solution) -> QuadMesh:
         edges(kp),
         shown,
         norm=LogNorm(FLOOR, RUNAWAY),
-        cmap="cividis_r",
+        cmap="viridis_r",
         edgecolors="white",
         linewidth=0.15,
     )
     rows, columns = np.nonzero(distance < CONVERGED)
-    axes.scatter(ki[columns], kp[rows], s=5, color="white", linewidths=0, zorder=3)
+    axes.scatter(ki[columns], kp[rows], s=5, color="black", linewidths=0, zorder=3)
     axes.set_xscale("log")
     axes.set_xlabel(r"$\kappa_i$")
     axes.grid(visible=False)
@@ -51,7 +51,9 @@ def draw_map(axes: Axes, found: nupi.Solution) -> QuadMesh:
 def colour_bar(fig: Figure, mesh: QuadMesh, axes: Sequence[Axes]) -> None:
     """One bar for all maps, with what the grey and the dots mean."""
     bar = fig.colorbar(mesh, ax=list(axes), extend="min", pad=0.015)
-    bar.set_label(f"distance to $\\lambda^*$\n(grey: over {RUNAWAY:g}; dots: below {CONVERGED:g})", fontsize=8)
+    bar.set_label(
+        f"distance to $\\lambda^*$\n(grey: over {RUNAWAY:g}; dots: below {CONVERGED:g})", fontsize=8
+    )
 
 
 def edges(centres: np.ndarray) -> np.ndarray:

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from sklearn.datasets import load_iris
 from sklearn.model_selection import train_test_split
 from sklearn.svm import SVC
+
+if TYPE_CHECKING:
+    from nupi.solve.problem import Point
 
 SHOWN = 64  # the constraint that the paper plots: a support vector
 
@@ -39,7 +43,7 @@ class SVM:
 
     def objective(self, x: torch.Tensor) -> torch.Tensor:
         """||w||^2 / 2."""
-        return 0.5 * x[:-1].square().sum()
+        return x[:-1].square().sum() / 2
 
     def violations(self, x: torch.Tensor) -> torch.Tensor:
         """1 - A x."""
@@ -47,10 +51,12 @@ class SVM:
 
     def distance(self, multipliers: torch.Tensor) -> torch.Tensor:
         """The Euclidean distance of multipliers (..., 70) to lambda*; inf where they are not finite."""
-        return (multipliers - self.multipliers).norm(dim=-1).nan_to_num(nan=torch.inf)
+        gap = (multipliers - self.multipliers).square().sum(-1).sqrt()
+        return gap.nan_to_num(nan=torch.inf)
 
-    def accuracy(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def accuracy(self, x: Point) -> tuple[torch.Tensor, torch.Tensor]:
         """The share of training and of validation rows that points (..., 5) put on the right side."""
+        assert isinstance(x, torch.Tensor)
         train, held_out = ((x @ rows.T > 0).double().mean(-1) for rows in (self.rows, self.held_out))
         return train, held_out
 

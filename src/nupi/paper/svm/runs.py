@@ -58,19 +58,17 @@ def baselines(scale: str) -> list[dict[str, Sequence[Any]]]:
     ]
 
 
-def run_sweep(
-    run: Run | None, grid: Grid, description: str = "SVM sweep", **options: Any
-) -> nupi.Solution:
+def run_sweep(run: Run | None, grid: Grid, description: str = "SVM sweep", **options: Any) -> nupi.Solution:
     """`nupi.sweep` on the SVM from x = 0 with the paper's primal optimizer; the grid names its dual methods."""
     problem = svm()
-    options = {"steps": STEPS, "dual": DUALS, "primal": PRIMAL} | options
+    defaults: dict[str, Any] = {"steps": STEPS, "dual": DUALS, "primal": PRIMAL}
     return nupi.sweep(
         problem.objective,
         torch.zeros(5, dtype=torch.float64),
         inequality=problem.violations,
         grid=grid,
         progress=False if run is None else _bar(run, description),
-        **options,
+        **(defaults | options),
     )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
 from nupi.paper import style
@@ -13,6 +15,7 @@ from nupi.paper.svm.problem import svm
 from nupi.paper.svm.runs import (
     CONVERGED,
     MAP_KP,
+    RUNAWAY,
     SENSITIVITY_KP,
     baselines,
     run_sweep,
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     import nupi
+
+NEAREST = 1e-9  # the foot of the distance panels
 
 
 @target(
@@ -70,9 +75,10 @@ def frame_of(found: nupi.Solution) -> pd.DataFrame:
 def counts(curves: pd.DataFrame) -> pd.DataFrame:
     """Per method and gain: how many step sizes converge, from where to where, and the best distance."""
     rows: list[dict[str, Any]] = []
-    for (method, kp, beta), part in curves.groupby(["dual", "kp", "beta"], dropna=False, sort=False):
+    for _, part in curves.groupby(["dual", "kp", "beta"], dropna=False, sort=False):
         sizes = part.loc[part["converged"], "step_size"]
-        gain = f"kp {kp:g}" if pd.notna(kp) else f"beta {beta:g}" if pd.notna(beta) else ""
+        method, kp, beta = part.iloc[0][["dual", "kp", "beta"]]
+        gain = "" if pd.isna(kp) and pd.isna(beta) else f"beta {beta:g}" if pd.isna(kp) else f"kp {kp:g}"
         rows.append(
             {
                 "method": method,
@@ -89,17 +95,17 @@ def counts(curves: pd.DataFrame) -> pd.DataFrame:
 def _claims(curves: pd.DataFrame, mapped: pd.DataFrame) -> list[Claim]:
     controllers = curves[curves["dual"] == "nupi"]
     rest = pd.concat([curves[curves["dual"] != "nupi"], mapped[mapped["kp"] <= 0]])
-    best = rest.loc[rest["distance"].idxmin()]
+    best = rest.sort_values("distance").iloc[0]
     good = controllers[controllers["converged"]]
     kps = sorted(controllers["kp"].unique())
     sizes = [good.loc[good["kp"] == kp, "step_size"] for kp in kps]
     number = [len(part) for part in sizes]
-    lowest, highest = ([float(pick) for pick in picks] for picks in zip(*((s.min(), s.max()) for s in sizes), strict=True))
+    lowest, highest = [float(part.min()) for part in sizes], [float(part.max()) for part in sizes]
     named = ", ".join(f"{kp:g}" for kp in kps)
     total = controllers["step_size"].nunique()
     return [
         Claim(
-            "without kp >= 1 no method converges at any step size",
+            "on the paper's grid nothing converges without kp >= 1",
             "none",
             f"{int(rest['converged'].sum())} of {len(rest)} settings; the nearest ({best['dual']}) ends "
             f"{best['distance']:.1e} away",
@@ -121,54 +127,62 @@ def _claims(curves: pd.DataFrame, mapped: pd.DataFrame) -> list[Claim]:
             "higher kp: more step sizes converge than at kp = 1",
             "broader range",
             f"{' '.join(map(str, number))} of {total} at kp = {named}; "
-            + ("growing all the way" if _grows(number) else f"widest at kp = {kps[number.index(max(number))]:g}"),
+            + (
+                "growing all the way"
+                if _grows(number)
+                else f"widest at kp = {kps[number.index(max(number))]:g}"
+            ),
             all(count > number[0] for count in number[1:]),
         ),
     ]
 
 
 def _grows(values: list[Any]) -> bool:
-    return all(after >= before for before, after in zip(values, values[1:], strict=False))
+    return all(after >= before for before, after in itertools.pairwise(values))
 
 
 def _figure(curves: pd.DataFrame, chart: nupi.Solution) -> Figure:
-    fig = style.figure(11.0, 3.6)
-    left, middle, right = fig.subplots(1, 3, gridspec_kw={"width_ratios": [1, 1, 1.25]})
-    for method in ("polyak", "nesterov", "ga", "restart", "adam"):
+    fig = style.figure(11.0, 4.2)
+    left, middle, right = fig.subplots(1, 3, gridspec_kw={"width_ratios": [1, 1, 1.2]})
+    for method in ("polyak", "nesterov", "restart", "adam", "ga"):
         part = curves[curves["dual"] == method]
+        many = method in ("polyak", "nesterov")
         for i, (_, line) in enumerate(part.groupby("beta", dropna=False)):
-            many = method in ("polyak", "nesterov")
-            label = style.LABELS[method] + (r", every $\beta$" if many else "")
-            left.loglog(
-                line["step_size"],
-                line["distance"],
+            _draw(
+                left,
+                line,
                 color=style.colour(method),
                 linewidth=0.8 if many else 1.8,
                 alpha=0.6 if many else 1.0,
-                label=label if i == 0 else None,
+                label=(style.LABELS[method] + (r", every $\beta$" if many else "")) if i == 0 else None,
             )
-    left.set_title("baselines: none converges")
+    left.set_title("baselines")
     left.set_xlabel(r"step size $\alpha$")
+    left.set_ylabel(r"distance to $\lambda^*$ after 5,000 steps")
     controllers = curves[curves["dual"] == "nupi"]
     kps = sorted(controllers["kp"].unique())
     for kp, shade in zip(kps, style.shades("nupi", len(kps)), strict=True):
         line = controllers[controllers["kp"] == kp]
-        middle.loglog(line["step_size"], line["distance"], color=shade, marker=".", label=rf"$\kappa_p$ = {kp:g}")
-    middle.set_title(rf"{style.LABELS['nupi']}, $\nu$ = 0")
+        _draw(middle, line, color=shade, linewidth=0.7, alpha=0.35)
+        near = line["converged"].to_numpy()
+        rim = near | np.append(near[1:], False) | np.append(False, near[:-1])  # and a neighbour on each side
+        _draw(middle, line[rim], color=shade, linewidth=1.8, label=rf"$\kappa_p$ = {kp:g}")
+    middle.set_title(rf"{style.LABELS['nupi']}, $\nu$ = 0, by $\kappa_p$")
     middle.set_xlabel(r"$\kappa_i$")
-    for panel in (left, middle):
-        _frame_distances(panel)
-    left.set_ylabel(r"distance to $\lambda^*$ after 5,000 steps")
-    left.legend(loc="upper left", fontsize=7)
-    middle.legend(loc="upper left", fontsize=7, ncols=2)
+    for panel, columns in ((left, 2), (middle, 4)):
+        panel.set_ylim(NEAREST, 4 * RUNAWAY)
+        panel.axhspan(NEAREST, CONVERGED, color=style.FEASIBLE, zorder=0, linewidth=0)
+        panel.text(0.02, 0.03, f"converged: below {CONVERGED:g}", transform=panel.transAxes, fontsize=8)
+        panel.legend(
+            loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=columns, fontsize=7, columnspacing=1.0
+        )
     mesh = draw_map(right, chart)
-    right.set_title(rf"{style.LABELS['nupi']}, $\nu$ = 0")
+    right.set_title(rf"{style.LABELS['nupi']}, $\nu$ = 0, over $\kappa_i$ and $\kappa_p$")
     right.set_ylabel(r"$\kappa_p$")
     colour_bar(fig, mesh, [right])
     return fig
 
 
-def _frame_distances(panel: Axes) -> None:
-    panel.set_ylim(1e-9, 1e5)
-    panel.axhspan(1e-9, CONVERGED, color=style.FEASIBLE, zorder=0, linewidth=0)
-    panel.text(0.02, 0.03, "converged", transform=panel.transAxes, fontsize=8)
+def _draw(panel: Axes, line: pd.DataFrame, **how: Any) -> None:
+    """Distance against step size; what lies outside the panel is drawn on its rim."""
+    panel.loglog(line["step_size"], line["distance"].clip(NEAREST, RUNAWAY), **how)
