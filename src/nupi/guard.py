@@ -7,6 +7,7 @@ was not finite; which constraint it was is reported as soon as the host can know
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, TypeAlias
 
 import torch
@@ -40,19 +41,15 @@ def free_to_look(tensor: torch.Tensor) -> bool:
     return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
-def refuse_non_finite(names: Sequence[str], errors: Sequence[torch.Tensor]) -> None:
+def refuse_non_finite(moves: Sequence[Move]) -> None:
     """Raise now, naming the constraints, if any error is not finite. Costs one host synchronisation."""
     # A finite sum clears all errors at once; only an overflow or a real offender asks for the exact look.
-    together = errors[0] if len(errors) == 1 else torch.cat([error.reshape(-1) for error in errors])
-    if _is_finite(together.sum().item()):
+    together = moves[0].error if len(moves) == 1 else torch.cat([move.error.reshape(-1) for move in moves])
+    if math.isfinite(together.sum().item()):
         return
-    bad = [name for name, error in zip(names, errors, strict=True) if not bool(torch.isfinite(error).all())]
+    bad = [move.name for move in moves if not bool(torch.isfinite(move.error).all())]
     if bad:
         raise NonFiniteViolationError(bad)
-
-
-def _is_finite(number: float) -> bool:
-    return number - number == 0.0
 
 
 def touched_by(dual: torch.optim.Optimizer, moves: Sequence[Move]) -> list[Touched]:

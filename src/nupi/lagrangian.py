@@ -75,11 +75,10 @@ class Lagrangian(nn.Module):
                 f"loss must be a scalar, but has shape {tuple(loss.shape)}; take its mean or sum"
             )
         total = loss
-        for name, violation in self._named(violations):
-            total = total + weighted(name, self._multiplier(name), violation)
+        for name, multiplier, violation in self._paired(violations):
+            total = total + weighted(name, multiplier, violation)
         return total
 
-    @torch.no_grad()
     def ascend(self, dual: torch.optim.Optimizer, violations: Violations) -> None:
         """Move the multipliers of these constraints by one step of `dual`, then project them.
 
@@ -90,15 +89,16 @@ class Lagrangian(nn.Module):
             violations: constraint name to c(x), as for the call; exact or hard measures serve as well.
         """
         self._report(wait=False)
-        moves = [as_move(name, self._multiplier(name), v) for name, v in self._named(violations)]
+        moves = [as_move(*pair) for pair in self._paired(violations)]
         if not moves:
             return
         self._check_dual(dual, moves)
-        if self._host_may_look(dual, moves):
-            refuse_non_finite([move.name for move in moves], [move.error for move in moves])
-            self._step(dual, moves)
-        else:
-            self._step_on_device(dual, moves)
+        with torch.set_grad_enabled(False):
+            if self._host_may_look(dual, moves):
+                refuse_non_finite(moves)
+                self._step(dual, moves)
+            else:
+                self._step_on_device(dual, moves)
 
     def check(self) -> None:
         """Raise if an accelerator refused a violation that has not been reported yet; waits for the device.
@@ -124,11 +124,27 @@ class Lagrangian(nn.Module):
         finally:
             for move in moves:
                 move.multiplier.grad = None
+        self._project(dual, moves)
+
+    def _project(self, dual: torch.optim.Optimizer, moves: list[Move]) -> None:
+        """Send the inequality multipliers that moved to >= 0, and to 0 where a restart asks for it."""
+        whole: list[torch.Tensor] = []
         for move in moves:
             constraint = self.constraints[move.name]
-            if isinstance(constraint, Inequality):
-                reset = move.error < 0 if constraint.restart else None
-                _project(dual, move, reset)
+            if not isinstance(constraint, Inequality):
+                continue
+            reset = move.error < 0 if constraint.restart else None
+            if isinstance(dual, DualOptimizer) and (
+                move.rows is not None or dual.has_integral(move.multiplier)
+            ):
+                dual.project_(move.multiplier, move.rows, reset)
+                continue
+            # Another library's optimizer may have moved rows that its momentum remembers: all are projected.
+            whole.append(move.multiplier)
+            if reset is not None:
+                move.multiplier.masked_fill_(_spread(reset, move), 0.0)
+        if whole:
+            torch._foreach_clamp_min_(whole, 0.0)
 
     def _step_on_device(self, dual: torch.optim.Optimizer, moves: list[Move]) -> None:
         """The same step where the host may not look: taken, and undone on the device if it was not good."""
@@ -146,10 +162,12 @@ class Lagrangian(nn.Module):
 
     def _host_may_look(self, dual: torch.optim.Optimizer, moves: list[Move]) -> bool:
         """Whether a look at the errors' values is free, or cannot be done without."""
+        if all(guard.free_to_look(move.error) for move in moves):
+            return True
         if torch.compiler.is_compiling():
             return False
         # A first step makes state that could not be taken back, and some optimizers count steps on the host.
-        return all(guard.free_to_look(move.error) for move in moves) or any(
+        return any(
             move.multiplier not in dual.state
             or any(
                 not isinstance(value, torch.Tensor) or value.device != move.multiplier.device
@@ -160,7 +178,7 @@ class Lagrangian(nn.Module):
 
     def _report(self, *, wait: bool) -> None:
         """Raise what a device has refused, if it is known by now (or after waiting for it)."""
-        if torch.compiler.is_compiling():
+        if (self._look is None and not wait) or torch.compiler.is_compiling():
             return
         if wait:
             self._look = Look(self._refused)
@@ -177,15 +195,18 @@ class Lagrangian(nn.Module):
     def _multiplier(self, name: str) -> torch.Tensor:
         return cast("torch.Tensor", self._parameters[name])
 
-    def _named(self, violations: Violations) -> list[tuple[str, torch.Tensor | Indexed]]:
-        if not isinstance(violations, Mapping):
+    def _paired(self, violations: Violations) -> list[tuple[str, torch.Tensor, torch.Tensor | Indexed]]:
+        """Each violation with its name and its multipliers."""
+        try:
+            return [(name, self._multiplier(name), violation) for name, violation in violations.items()]
+        except AttributeError:
             kind = type(violations).__name__
-            raise TypeError(f"violations must map constraint names to tensors, but a {kind} came")
-        for name in violations:
-            if name not in self.constraints:
-                known = ", ".join(repr(known) for known in self.constraints)
-                raise KeyError(f"violations has {name!r}, which is no constraint here; they are {known}")
-        return list(violations.items())
+            raise TypeError(f"violations must map constraint names to tensors, but a {kind} came") from None
+        except KeyError as unknown:
+            known = ", ".join(repr(name) for name in self.constraints)
+            raise KeyError(
+                f"violations has {unknown}, which is no constraint here; they are {known}"
+            ) from None
 
     def _check_dual(self, dual: torch.optim.Optimizer, moves: list[Move]) -> None:
         held = {id(param): group for group in dual.param_groups for param in group["params"]}
@@ -266,20 +287,11 @@ def _misfit(name: str, constraint: Constraint, saved: torch.Tensor) -> str | Non
     return None
 
 
-def _project(dual: torch.optim.Optimizer, move: Move, reset: torch.Tensor | None) -> None:
-    """Project the multipliers that moved to >= 0, and set those under `reset` to 0."""
-    if isinstance(dual, DualOptimizer):
-        dual.project_(move.multiplier, move.rows, reset)
-        return
-    # Another optimizer may have moved more than the rows of this error (its momentum), so all are projected.
-    move.multiplier.clamp_(min=0)
-    if reset is None:
-        return
+def _spread(seen: torch.Tensor, move: Move) -> torch.Tensor:
+    """A mask over the rows that were seen, as a mask over the whole group."""
     if move.rows is None:
-        move.multiplier.masked_fill_(reset, 0.0)
-    else:
-        kept = move.multiplier.index_select(0, move.rows).masked_fill_(reset, 0.0)
-        move.multiplier.index_copy_(0, move.rows, kept)
+        return seen
+    return torch.zeros_like(move.multiplier, dtype=torch.bool).index_copy_(0, move.rows, seen)
 
 
 def _summary(multiplier: torch.Tensor) -> str:

@@ -20,17 +20,23 @@ class Move(NamedTuple):
 
 
 def weighted(name: str, multiplier: torch.Tensor, violation: torch.Tensor | Indexed) -> torch.Tensor:
-    """Theta . c(x), in float32 or wider even under autocast."""
+    """What a group adds to the Lagrangian, theta . c(x), in float32 or wider even under autocast."""
     if isinstance(violation, Indexed):
         values, rows = _checked_rows(name, multiplier, violation)
-        return (multiplier.index_select(0, rows) * values).sum()
-    return (multiplier * _checked(name, multiplier, violation)).sum()
+        multiplier = multiplier.index_select(0, rows)
+    else:
+        values = _checked(name, multiplier, violation)
+    if values.dim() == 1 and values.dtype == multiplier.dtype:
+        return torch.dot(multiplier, values)
+    return (multiplier * values).sum()
 
 
 def as_move(name: str, multiplier: torch.Tensor, violation: torch.Tensor | Indexed) -> Move:
     """The error of a group of multipliers, in their dtype and without its graph."""
     if not isinstance(violation, Indexed):
-        error = _checked(name, multiplier, violation).detach().to(multiplier.dtype)
+        error = _checked(name, multiplier, violation).detach()
+        if error.dtype != multiplier.dtype:
+            error = error.to(multiplier.dtype)
         return Move(name, multiplier, error, None)
     values, rows = _checked_rows(name, multiplier, violation)
     seen = sparse_rows(multiplier, rows, values.detach().to(multiplier.dtype)).coalesce()
@@ -59,7 +65,8 @@ def _checked(name: str, multiplier: torch.Tensor, violation: torch.Tensor) -> to
         raise TypeError(
             f"the violation of {name!r} must be a tensor or Indexed, but it is a {type(violation).__name__}"
         )
-    _check_values(name, multiplier, violation)
+    if violation.dtype != multiplier.dtype or violation.device != multiplier.device:
+        _check_values(name, multiplier, violation)
     if violation.shape == multiplier.shape:
         return violation
     if violation.dim() == 0 and multiplier.numel() == 1:

@@ -6,7 +6,9 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import torch
+from torch.autograd import profiler
 from torch.optim import Optimizer
+from torch.optim import optimizer as hooks
 
 from nupi.optim.checks import check_checkpoint, check_parameter, checked_gain, widened
 from nupi.rule import Gain, project_integral_
@@ -45,9 +47,17 @@ class DualOptimizer(Optimizer):
             del self.param_groups[known]
             raise
 
-    @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Move every parameter that has a gradient: the gradient is the error e_t."""
+        step = self._watched_step if _watched(self) else self._step
+        with torch.set_grad_enabled(False):
+            return step(closure)
+
+    # Torch wraps the step of every optimizer in a profiler range that takes longer than a step of ours. Saying that
+    # ours is wrapped already keeps it bare, unless someone is watching: a hook, or a profiler.
+    step.hooked = True  # type: ignore[attr-defined]
+
+    def _step(self, closure: Callable[[], float] | None) -> float | None:
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -68,9 +78,9 @@ class DualOptimizer(Optimizer):
                 if error.is_sparse:
                     self._advance_rows(group, param, error.coalesce(), gains, slots)
                     continue
-                state = self.state[param] if slots else {}
-                opened = all(slot in state for slot in slots) and "seen" not in state
-                if opened and batched and param.dtype.itemsize >= _WIDE:
+                state = self.state[param] if batched and slots else {}
+                opened = not slots or (slots[-1] in state and "seen" not in state)
+                if batched and opened and param.dtype.itemsize >= _WIDE:
                     thetas.append(param)
                     errors.append(error)
                     states.append(state)
@@ -79,6 +89,13 @@ class DualOptimizer(Optimizer):
             if thetas:
                 self._advance_foreach(group, thetas, states, errors, gains)
         return loss
+
+    _watched_step = Optimizer.profile_hook_step(_step)
+
+    def has_integral(self, param: torch.Tensor) -> bool:
+        """Whether this parameter's integral is kept apart from it, and must be projected with it."""
+        state = self.state.get(param)
+        return state is not None and "integral" in state
 
     def project_(
         self, param: torch.Tensor, rows: torch.Tensor | None = None, reset: torch.Tensor | None = None
@@ -90,7 +107,7 @@ class DualOptimizer(Optimizer):
             rows: the rows that moved, each once; None means all of them.
             reset: a mask, shaped like what moved, of the elements to send back to 0 altogether.
         """
-        integral = self.state[param].get("integral") if param in self.state else None
+        integral = self.state[param]["integral"] if self.has_integral(param) else None
         theta = param if rows is None else param.index_select(0, rows)
         if integral is not None:
             kept = integral if rows is None else integral.index_select(0, rows)
@@ -150,10 +167,10 @@ class DualOptimizer(Optimizer):
 
     def _batches(self, group: dict[str, Any], gains: Gains) -> bool:
         """Whether the foreach kernel serves this group: it takes numbers, and pays from two tensors on."""
-        if any(isinstance(gain, torch.Tensor) for gain in gains.values()):
-            return False
         foreach = group["foreach"]
-        return len(group["params"]) > 1 if foreach is None else bool(foreach)
+        if foreach is False or (foreach is None and len(group["params"]) == 1):
+            return False
+        return not any(isinstance(gain, torch.Tensor) for gain in gains.values())
 
     def _advance_dense(
         self,
@@ -168,7 +185,7 @@ class DualOptimizer(Optimizer):
         seen = None
         if slots:
             state = self.state[param]
-            fresh = not all(slot in state for slot in slots)
+            fresh = slots[-1] not in state
             if fresh:
                 self._make_state(param, slots)
             # After a dense step every element has been seen, so the mask has done its work.
@@ -204,7 +221,7 @@ class DualOptimizer(Optimizer):
         seen = None
         if slots:
             kept = self.state[param]
-            if not all(slot in kept for slot in slots):
+            if slots[-1] not in kept:
                 self._make_state(param, slots)
                 kept["seen"] = torch.zeros(param.shape[:leading], dtype=torch.bool, device=param.device)
             whole = {slot: kept[slot].view_as(flat) for slot in slots}
@@ -248,6 +265,17 @@ class DualOptimizer(Optimizer):
             check_parameter(param)
             for name in self.gain_names:
                 group[name] = checked_gain(name, group[name], param)
+
+
+def _watched(optimizer: Optimizer) -> bool:
+    """Whether a step hook or a profiler wants to see this optimizer's steps."""
+    return bool(
+        optimizer._optimizer_step_pre_hooks
+        or optimizer._optimizer_step_post_hooks
+        or hooks._global_optimizer_pre_hooks
+        or hooks._global_optimizer_post_hooks
+        or profiler._is_profiler_enabled
+    )
 
 
 def _rows_like(mask: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
