@@ -193,7 +193,7 @@ class Program:
             traced = make_fx(step)(*(tensor.clone() for tensor in self.tensors.values()))
             traced.graph.eliminate_dead_code()
             traced.recompile()
-            self._replays[seen] = torch.compile(traced, dynamic=False) if self.compiled else traced
+            self._replays[seen] = torch.compile(traced, dynamic=False) if self.compiled else traced.forward
         return self._replays[seen]
 
     def _step(self, tensors: Leaves, *, first: bool) -> tuple[torch.Tensor, torch.Tensor]:

@@ -25,7 +25,13 @@ if TYPE_CHECKING:
 EXACT = 1e-6
 SMALL_KP = (0.1, 0.2, 0.5)  # below the paper's smallest
 KD = (1.0, 10.0)
-DASHES = {"zero": "-", "error": "--", "ema": ":", "bumpless": "-"}
+WHOLE = 6.0  # decades: about all that the step sizes span
+LOOKS = {  # line width, dashes, marker
+    "zero": (1.6, "-", ""),
+    "error": (2.2, "--", ""),
+    "ema": (3.0, ":", ""),
+    "bumpless": (1.2, "-", "o"),
+}
 
 
 @target(
@@ -136,30 +142,40 @@ def _claims(ranges: pd.DataFrame, frame: pd.DataFrame) -> list[Claim]:
 
 def _figure(ranges: pd.DataFrame) -> Figure:
     """Decades of converging ki against kp, by the paper's measure and by a strict one."""
-    fig = style.figure(9.0, 3.8)
-    panels = fig.subplots(1, 2, sharey=False)
-    light, dark = style.shades("nupi", 2)
+    fig = style.figure(9.5, 3.9)
+    panels = fig.subplots(1, 2)
     kps = sorted(ranges["kp"].unique())
-    for panel, (measure, title) in zip(
-        panels,
-        (("paper", f"distance below {CONVERGED:g}"), ("exact", "distance below $10^{-6}$")),
-        strict=True,
-    ):
+    titles = {"paper": f"distance below {CONVERGED:g}", "exact": "distance below $10^{-6}$"}
+    for panel, (measure, title) in zip(panels, titles.items(), strict=True):
         for choice, part in ranges.groupby("choice", sort=False):
-            name = str(choice)
-            form, _, detail = name.partition(", ")
-            if form == "PID":
-                how: dict[str, Any] = {"color": style.colour("pid"), "marker": "s", "markersize": 3.5}
-                how["linestyle"] = "-" if detail == f"kd {KD[0]:g}" else "--"
-            else:
-                how = {"color": dark if form == "positional" else light, "linestyle": DASHES[detail]}
-                how |= {"marker": "o" if detail == "bumpless" else "", "markersize": 4}
-            panel.plot(range(len(kps)), part["paper" if measure == "paper" else "exact"], label=name, **how)
+            panel.plot(range(len(kps)), part[measure], label=str(choice), **_look(str(choice)))
         panel.set_xticks(range(len(kps)), [f"{kp:g}" for kp in kps])
         panel.set_xlabel(r"$\kappa_p$")
         panel.set_title(title)
         panel.set_ylim(bottom=0)
     panels[0].set_ylabel(r"decades of $\kappa_i$ that converge")
+    widest = ranges["paper"].max()
+    if widest > WHOLE:
+        text = "the proportional term alone\nis this near, at any $\\kappa_i$"
+        panels[0].annotate(text, (len(kps) - 1.15, widest), ha="right", va="top", fontsize=8)
     handles, labels = panels[0].get_legend_handles_labels()
     fig.legend(handles, labels, loc="outside right center")
     return fig
+
+
+def _look(choice: str) -> dict[str, Any]:
+    """Colour by controller and form, dashes by initial condition; choices that coincide stay visible."""
+    form, _, detail = choice.partition(", ")
+    if form == "PID":
+        first = detail == f"kd {KD[0]:g}"
+        colour = style.colour("pid")
+        return {"color": colour, "linewidth": 4.0, "alpha": 0.3 if first else 0.6, "zorder": 1}
+    light, dark = style.shades("nupi", 2)
+    width, dashes, marker = LOOKS[detail]
+    return {
+        "color": dark if form == "positional" else light,
+        "linewidth": width,
+        "linestyle": dashes,
+        "marker": marker,
+        "markersize": 5,
+    }
