@@ -217,3 +217,10 @@ def test_bad_input_is_refused_before_any_step(change, error, words):
     objective, x0 = arguments.pop("objective"), arguments.pop("x0")
     with pytest.raises(error, match=words):
         nupi.minimize(objective, x0, **arguments)
+
+
+def test_a_single_run_has_a_frame_of_one_row():
+    found = nupi.minimize(square, X0, inequality=lambda x: 1 - x, ki=0.1, steps=3)
+    frame = found.frame(norm=found.x.norm())
+    assert frame["status"].tolist() == ["budget spent"]
+    assert frame["norm"].item() == found.x.norm().item()

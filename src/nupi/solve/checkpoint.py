@@ -55,7 +55,7 @@ class Checkpoint:
             return
         part = self._path(chunk).with_suffix(f".{os.getpid()}.part")
         with part.open("wb") as file:
-            torch.save(results, file)
+            torch.save({name: tensor.cpu() for name, tensor in results.items()}, file)
             file.flush()
             os.fsync(file.fileno())
         part.replace(self._path(chunk))
@@ -75,7 +75,9 @@ def fingerprint(problem: Problem, *rest: object) -> str:
         problem: the problem.
         rest: everything else that decides the result, with a `repr` that tells it apart.
     """
-    digest = hashlib.sha256()
+    from nupi import __version__
+
+    digest = hashlib.sha256(__version__.encode())
     traced = make_fx(lambda leaves: (problem.value(leaves), problem.violations(leaves)))(problem.start)
     digest.update(traced.code.encode())
     constants = dict(traced.named_buffers()) | {

@@ -43,7 +43,7 @@ def minimize(
     kp: float = 0.0,
     nu: float = 0.0,
     dual: Factory | None = None,
-    primal: Factory = DEFAULT_PRIMAL,
+    primal: Factory | None = None,
     restart: bool = False,
     steps: int = 1000,
     tol: float | None = None,
@@ -65,7 +65,8 @@ def minimize(
         nu: its smoothing; 0 is best where, as here, violations are exact.
         dual: another dual optimizer in place of ki, kp and nu: a class or `functools.partial` of one, such
             as partial(torch.optim.Adam, lr=0.01, maximize=True).
-        primal: the optimizer of x, as a class or `functools.partial` of one.
+        primal: the optimizer of x, as a class or `functools.partial` of one; by default gradient descent with
+            step size 0.01 and momentum 0.9.
         restart: whether a multiplier is set to 0 as soon as its inequality is strictly satisfied.
         steps: the most steps to take.
         tol: stop when no KKT residual exceeds this; None spends all steps.
@@ -96,7 +97,7 @@ def minimize(
     check_run(steps, tol, history, every)
     if callback is not None and not callable(callback):
         raise TypeError(f"callback must be a function of a Step, but a {type(callback).__name__} came")
-    loop = _Loop(problem, _dual_factory(ki, kp, nu, dual), primal, restart=restart)
+    loop = _Loop(problem, _dual_factory(ki, kp, nu, dual), primal or DEFAULT_PRIMAL, restart=restart)
     records: dict[str, list[Any]] = {name: [] for name in ("step", *history)}
     status, taken = Status.BUDGET_SPENT, steps
     for step in range(steps):

@@ -16,6 +16,7 @@ from nupi.solve.problem import Constraints, Function, Point, Problem
 from nupi.solve.program import Setting, check_batched
 from nupi.solve.progress import Progress, reporter
 from nupi.solve.solution import History, Residuals, Solution
+from nupi.solve.threads import threads_for
 
 if TYPE_CHECKING:
     import os
@@ -32,8 +33,8 @@ def sweep(
     grid: Grid,
     inequality: Constraints = None,
     equality: Constraints = None,
-    dual: Factory | Mapping[str, Factory] = NuPI,
-    primal: Factory = DEFAULT_PRIMAL,
+    dual: Factory | Mapping[str, Factory] | None = None,
+    primal: Factory | None = None,
     restart: bool = False,
     steps: int = 1000,
     tol: float | None = None,
@@ -58,9 +59,10 @@ def sweep(
             union, for methods that have different gains.
         inequality: x to c(x), to be <= 0; or a dict of such functions by name.
         equality: x to h(x), to be 0; or a dict of such functions by name.
-        dual: a dual optimizer class, or `functools.partial` of one: NuPI, UnifiedMomentum, PID, or torch's
-            SGD and Adam with maximize=True. Or a dict of them by label, to choose from by the axis "dual".
-        primal: torch's SGD or Adam, with its options by `functools.partial`.
+        dual: a dual optimizer class, or `functools.partial` of one: NuPI (the default), UnifiedMomentum, PID,
+            or torch's SGD and Adam with maximize=True. Or a dict of them by label, to choose from by the axis "dual".
+        primal: torch's SGD or Adam, with its options by `functools.partial`; by default gradient descent with
+            step size 0.01 and momentum 0.9.
         restart: whether a multiplier is set to 0 as soon as its inequality is strictly satisfied.
         steps: how many steps every run takes.
         tol: a run has converged if no KKT residual exceeds this at the end. (All runs take all steps.)
@@ -94,8 +96,8 @@ def sweep(
     check_run(steps, tol, history, every)
     check_batched(problem)
     axes, points = expand(grid)
-    settings = [_setting(point, dual, restart=restart) for point in points]
-    plan = Plan(problem, read_primal(primal), steps, tol, tuple(history), every, compiled)
+    settings = [_setting(point, NuPI if dual is None else dual, restart=restart) for point in points]
+    plan = Plan(problem, read_primal(primal or DEFAULT_PRIMAL), steps, tol, tuple(history), every, compiled)
     size = _chunk_size(problem, chunk)
 
     # Neighbours of equal kind make blocks; the sort is stable, and undone at the end.
@@ -113,7 +115,8 @@ def sweep(
     for number, members in enumerate(chunks):
         part = kept.load(number)
         if part is None:
-            part = run_chunk(plan, [settings[i] for i in members], tick)
+            with threads_for(problem.size * len(members), problem.device):
+                part = run_chunk(plan, [settings[i] for i in members], tick)
             kept.save(number, part)
         parts.append(part)
         done = (number + 1) * size * steps if number + 1 < len(chunks) else total
