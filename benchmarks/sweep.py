@@ -65,7 +65,8 @@ def with_cooper(ki: float, kp: float, nu: float, steps: int) -> torch.Tensor:
     )
     for _ in range(steps):
         optimizer.roll()
-    return problem.margin.multiplier.weight.detach()
+    multipliers: torch.Tensor = problem.margin.multiplier.weight.detach()
+    return multipliers
 
 
 def rate(settings: int) -> float:

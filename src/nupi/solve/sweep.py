@@ -82,11 +82,11 @@ def sweep(
         ...     inequality=lambda x: 1 - x.sum(),
         ...     grid={"ki": [0.05, 0.1], "kp": [0.0, 1.0]},
         ...     steps=400,
-        ...     tol=1e-6,
+        ...     tol=1e-4,
         ... )
         >>> found
         Solution of a sweep over ki (2), kp (2)
-          4 runs: 2 converged, 2 budget spent
+          4 runs: 3 converged, 1 budget spent
           multipliers: inequality ()
           smallest KKT residual ...
         >>> found.at(ki=0.1, kp=1.0).multipliers["inequality"]

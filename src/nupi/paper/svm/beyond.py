@@ -157,7 +157,7 @@ def _figure(ranges: pd.DataFrame) -> Figure:
     widest = ranges["paper"].max()
     if widest > WHOLE:
         text = "the proportional term alone\nis this near, at any $\\kappa_i$"
-        panels[0].annotate(text, (len(kps) - 1.15, widest), ha="right", va="top", fontsize=8)
+        panels[0].annotate(text, (len(kps) - 1.5, widest), ha="right", va="top", fontsize=8)
     handles, labels = panels[0].get_legend_handles_labels()
     fig.legend(handles, labels, loc="outside right center")
     return fig
