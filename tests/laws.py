@@ -320,7 +320,9 @@ def compiles_to_one_graph(case: Case) -> None:
         plain.step()
         step()
     for left, right in zip(eager, compiled, strict=True):
-        same(left, right)
+        torch.testing.assert_close(
+            left, right
+        )  # a compiler may fuse, and round once where eager rounds twice
 
 
 LAWS = [

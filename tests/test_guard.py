@@ -127,6 +127,30 @@ def test_an_index_out_of_range_is_refused_on_the_device_too(index):
 
 
 @pytest.mark.usefixtures("blind")
+def test_a_mask_of_rows_seen_survives_a_refused_dense_step():
+    lagrangian, dual = problem()
+    some = nupi.Indexed(torch.ones(1), torch.tensor([1]))
+    lagrangian.ascend(dual, {"fair": some})
+    lagrangian.ascend(dual, {"fair": some})
+    before = snapshot(lagrangian, dual)
+    with pytest.raises(nupi.NonFiniteViolationError, match="'fair'"):
+        lagrangian.ascend(dual, {"fair": torch.tensor([1.0, float("nan"), 0.0])})
+    assert_unchanged(before, lagrangian, dual)
+
+
+@pytest.mark.usefixtures("blind")
+@pytest.mark.parametrize(
+    "make", [lambda p: nupi.NuPI(p, 0.1), lambda p: torch.optim.SGD(p, 0.1, maximize=True)]
+)
+def test_an_optimizer_without_state_is_not_looked_at_for_ever(make, monkeypatch):
+    lagrangian, dual = a_problem(make)
+    looks = []
+    monkeypatch.setattr("nupi.lagrangian.refuse_non_finite", looks.append)
+    some_steps(lagrangian, dual, 5)
+    assert len(looks) == 1
+
+
+@pytest.mark.usefixtures("blind")
 def test_a_first_step_is_looked_at_wherever_it_is():
     lagrangian, dual = problem()
     with pytest.raises(nupi.NonFiniteViolationError, match="'fair'"):

@@ -52,6 +52,17 @@ def refuse_non_finite(moves: Sequence[Move]) -> None:
         raise NonFiniteViolationError(bad)
 
 
+def irrevocable(dual: torch.optim.Optimizer, move: Move) -> bool:
+    """Whether a step changes what copies of tensors cannot bring back: counters on the host, or a mask's end."""
+    state = dual.state.get(move.multiplier, {})
+    on_host = any(
+        not isinstance(value, torch.Tensor) or value.device != move.multiplier.device
+        for value in state.values()
+        if value is not None
+    )
+    return on_host or ("seen" in state and move.rows is None)
+
+
 def touched_by(dual: torch.optim.Optimizer, moves: Sequence[Move]) -> list[Touched]:
     """Every tensor that a step of `dual` over these moves can change."""
     touched: list[Touched] = []

@@ -57,6 +57,7 @@ class Lagrangian(nn.Module):
             self._parameters[name] = nn.Parameter(constraint.start(), requires_grad=False)
         self.register_buffer("_refused", torch.zeros(len(constraints), dtype=torch.bool), persistent=False)
         self._look: Look | None = None
+        self._stepped_by: dict[str, int] = {}  # a dual's first step makes state that could not be taken back
 
     @property
     def multipliers(self) -> dict[str, torch.Tensor]:
@@ -152,7 +153,7 @@ class Lagrangian(nn.Module):
         good = torch.stack(finite).all()
         touched = touched_by(dual, moves)
         kept = keep(touched)
-        self._step(dual, [move._replace(error=torch.where(good, move.error, 0.0)) for move in moves])
+        self._step(dual, [Move(m.name, m.multiplier, torch.where(good, m.error, 0.0), m.rows) for m in moves])
         undo(touched, kept, good)
         position = {name: i for i, name in enumerate(self.constraints)}
         for move, fine in zip(moves, finite, strict=True):
@@ -166,15 +167,9 @@ class Lagrangian(nn.Module):
             return True
         if torch.compiler.is_compiling():
             return False
-        # A first step makes state that could not be taken back, and some optimizers count steps on the host.
-        return any(
-            move.multiplier not in dual.state
-            or any(
-                not isinstance(value, torch.Tensor) or value.device != move.multiplier.device
-                for value in dual.state[move.multiplier].values()
-            )
-            for move in moves
-        )
+        new = [move.name for move in moves if self._stepped_by.get(move.name) != id(dual)]
+        self._stepped_by.update(dict.fromkeys(new, id(dual)))
+        return bool(new) or any(guard.irrevocable(dual, move) for move in moves)
 
     def _report(self, *, wait: bool) -> None:
         """Raise what a device has refused, if it is known by now (or after waiting for it)."""

@@ -94,6 +94,7 @@ def test_a_closure_is_called_with_gradients_on():
     assert x.item() == pytest.approx(0.8)
 
 
+@pytest.mark.filterwarnings("ignore:Skipping serialization:UserWarning")  # said by torch 2.6 of itself
 def test_inductor_compiles_the_step():
     torch._dynamo.reset()
     eager, compiled = torch.zeros(64), torch.zeros(64)
