@@ -160,6 +160,20 @@ def test_a_run_that_blows_up_says_so():
     assert found.steps < 2000
 
 
+def test_a_constant_objective_asks_for_any_feasible_point():
+    found = nupi.minimize(
+        lambda _: torch.zeros((), dtype=torch.float64),
+        torch.zeros(2, dtype=torch.float64),
+        equality=lambda x: x.sum() - 1,
+        ki=0.1,
+        kp=2.0,
+        primal=partial(torch.optim.SGD, lr=0.1),
+        tol=1e-6,
+    )
+    assert found.status == nupi.Status.CONVERGED
+    assert found.x.sum().item() == pytest.approx(1.0, abs=1e-6)
+
+
 def test_the_repr_can_be_read():
     problem = mixed()
     found = nupi.minimize(
@@ -185,6 +199,7 @@ def square(x: torch.Tensor) -> torch.Tensor:
     [
         ({"x0": [0.0, 0.0]}, TypeError, "x0 must be a tensor"),
         ({"x0": torch.zeros(2, dtype=torch.int64)}, TypeError, r"x0 is torch.int64.*\.double"),
+        ({"x0": torch.zeros(2, dtype=torch.bfloat16)}, TypeError, r"too coarse.*\.float"),
         ({"x0": torch.tensor([0.0, torch.nan])}, ValueError, "x0 holds inf or nan"),
         ({"x0": {"a": X0, "b": X0.double()}}, ValueError, r"x0\['b'\] is torch.float64"),
         ({"objective": 3}, TypeError, "objective must be a function"),

@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from tests.solve.problems import corner, mixed
+from tests.solve.problems import Known, corner, mixed
 
 import nupi
 from nupi.solve.progress import Bar
@@ -130,6 +130,43 @@ def test_float32_stays_float32():
         steps=5,
     )
     assert found.x.dtype == found.multipliers["inequality"].dtype == torch.float32
+
+
+def test_a_constant_objective_can_be_swept():
+    found = sweep(
+        Known(lambda _: torch.zeros((), dtype=torch.float64), torch.zeros(2, dtype=torch.float64)),
+        equality=lambda x: x.sum() - 1,
+        grid={"ki": [0.1], "kp": [2.0]},
+        primal=partial(torch.optim.SGD, lr=0.1),
+        tol=1e-6,
+        steps=1000,
+    )
+    assert (found.status == nupi.Status.CONVERGED).all()
+
+
+def test_everything_lives_where_x0_does():
+    """A default device that cannot compute catches any tensor that is made without a thought for x0's."""
+    problem, expected = mixed(), sweep(mixed(), dual=partial(nupi.NuPI, form="positional"), restart=True)
+    with torch.device("meta"):
+        found = sweep(
+            problem, dual=partial(nupi.NuPI, form="positional"), restart=True, history=["x", "multipliers"]
+        )
+        part = found.at(ki=0.1)
+    assert part.x.device.type == "cpu"
+    torch.testing.assert_close(found.multipliers, expected.multipliers)
+
+
+def test_torch_has_its_threads_back_after_a_sweep():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        sweep()
+        assert torch.get_num_threads() == 2
+        with pytest.raises(ZeroDivisionError):
+            sweep(progress=lambda _done, _total: 1 // 0)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_progress_is_told_of_every_setting_and_step():

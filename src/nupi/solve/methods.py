@@ -71,7 +71,8 @@ def make_optimizer(
 def _make(
     factory: Factory, options: Mapping[str, Any], label: str
 ) -> tuple[dict[str, Any], type[torch.optim.Optimizer]]:
-    made = make_optimizer(factory, [torch.zeros(1, requires_grad=True)], options, label)
+    with torch.device("cpu"):
+        made = make_optimizer(factory, [torch.zeros(1, requires_grad=True)], options, label)
     group = {name: value for name, value in made.param_groups[0].items() if name != "params"}
     return group, type(made)
 

@@ -118,6 +118,8 @@ def _checked_start(x0: Point) -> dict[str, torch.Tensor]:
         label = "x0" if leaves is not x0 else f"x0[{name!r}]"
         if not leaf.is_floating_point():
             raise TypeError(f"{label} is {leaf.dtype}, but gradients need floating point; add .double()")
+        if leaf.dtype.itemsize < torch.float32.itemsize:
+            raise TypeError(f"{label} is {leaf.dtype}, too coarse for multipliers to settle; add .float()")
         if leaf.dtype != first.dtype or leaf.device != first.device:
             raise ValueError(
                 f"{label} is {leaf.dtype} on {leaf.device}, but the first entry of x0 is {first.dtype} on "

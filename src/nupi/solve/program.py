@@ -229,7 +229,7 @@ class Program:
 
 def evaluate(problem: Problem, leaves: Leaves) -> tuple[torch.Tensor, torch.Tensor]:
     """The objective and the violations of a batch of points: (settings) and (constraints, settings)."""
-    value = torch.vmap(problem.value, in_dims=-1, out_dims=-1)(leaves)
+    value = torch.vmap(problem.value, in_dims=-1)(leaves)
     e = torch.vmap(problem.violations, in_dims=-1, out_dims=-1)(leaves)
     return value, e
 

@@ -87,9 +87,10 @@ class NuPIRule(Rule):
     def first_(self, theta: torch.Tensor, e: torch.Tensor, gains: Gains, state: State) -> None:
         """Set the initial condition and take the first step."""
         for init in dict.fromkeys(o["init"] for o in self.options):
-            columns = torch.tensor([i for i, o in enumerate(self.options) if o["init"] == init])
-            columns = columns.to(theta.device)
-            part = {name: torch.as_tensor(t)[..., columns] for name, t in {**gains, **state}.items()}
+            members = [i for i, o in enumerate(self.options) if o["init"] == init]
+            columns = torch.tensor(members, device=theta.device)
+            whole = {**gains, **state}
+            part = {name: t[..., columns] for name, t in whole.items() if isinstance(t, torch.Tensor)}
             moved, seen, xi = theta[:, columns], e[:, columns], part["xi"]
             integral = part.get("integral")
             nu = 1.0 - part["weight"]

@@ -109,7 +109,8 @@ class Solution:
                 raise KeyError(f"{name}={value!r} is not on its axis, which has {self.axes[name]}")
             index[list(self.axes).index(name)] = matches[0]
         rest = {name: known for name, known in self.axes.items() if name not in values}
-        picked = torch.arange(len(self.settings)).reshape(self.shape)[tuple(index)].reshape(-1).tolist()
+        numbers = torch.arange(len(self.settings), device="cpu").reshape(self.shape)
+        picked = numbers[tuple(index)].reshape(-1).tolist()
         return self._map(lambda array: array[tuple(index)], rest, tuple(self.settings[i] for i in picked))
 
     def frame(self, **columns: torch.Tensor) -> pd.DataFrame:
@@ -125,9 +126,9 @@ class Solution:
         rows = math.prod(self.shape)
         names = dict.fromkeys(name for setting in self.settings for name in setting)
         data: dict[str, Any] = {name: [s.get(name) for s in self.settings] for name in names}
-        codes = torch.as_tensor(self.status).reshape(-1).tolist()
+        codes = _tensor(self.status).reshape(-1).tolist()
         data["status"] = [str(Status(code)) for code in codes]
-        data["steps"] = torch.as_tensor(self.steps).reshape(-1).tolist()
+        data["steps"] = _tensor(self.steps).reshape(-1).tolist()
         own = {
             "objective": self.objective,
             "stationarity": self.residuals.stationarity,
@@ -159,7 +160,7 @@ class Solution:
         return "\n".join(lines)
 
     def _summary(self) -> list[str]:
-        codes = torch.as_tensor(self.status)
+        codes = _tensor(self.status)
         counts = ", ".join(
             f"{count} {status}" for status in Status if (count := int((codes == status).sum().item()))
         )
@@ -189,7 +190,7 @@ class Solution:
                 history[name] = {key: function(array) for key, array in entry.items()}
             else:
                 history[name] = function(entry)
-        status, steps = function(torch.as_tensor(self.status)), function(torch.as_tensor(self.steps))
+        status, steps = function(_tensor(self.status)), function(_tensor(self.steps))
         x = self.x
         return Solution(
             x={name: function(leaf) for name, leaf in x.items()} if isinstance(x, dict) else function(x),
@@ -206,6 +207,11 @@ class Solution:
             axes=axes,
             settings=settings,
         )
+
+
+def _tensor(value: int | torch.Tensor) -> torch.Tensor:
+    """A number as a tensor; unlike `as_tensor`, this does not move a tensor to the default device."""
+    return value if isinstance(value, torch.Tensor) else torch.tensor(value, device="cpu")
 
 
 def _same(known: object, value: object) -> bool:

@@ -169,18 +169,17 @@ def _assemble(
 ) -> Solution:
     problem = plan.problem
     shape = tuple(len(values) for values in axes.values())
-    back = torch.empty(len(order), dtype=torch.int64)
-    back[torch.tensor(order)] = torch.arange(len(order))
+    back = torch.tensor(order, device=problem.device).argsort()
 
     def gather(name: str) -> torch.Tensor:
         """All chunks of a result, in the order of the grid, with the axes first."""
         whole = torch.cat([part[name].to(problem.device) for part in parts], dim=-1)
-        whole = whole.index_select(-1, back.to(whole.device)).movedim(-1, 0)
+        whole = whole.index_select(-1, back).movedim(-1, 0)
         return whole.reshape((*shape, *whole.shape[1:])).contiguous()
 
     history: History = {}
     if plan.history:
-        history["step"] = torch.arange(0, plan.steps, plan.every)
+        history["step"] = torch.arange(0, plan.steps, plan.every, device=problem.device)
     for name in plan.history:
         if name == "objective":
             history[name] = gather("history/objective")
