@@ -3,9 +3,10 @@
 Throughput is settings x steps a second. Cooper runs a sample of the same settings, one after another, in
 float64 like the sweep, and its multipliers must come out the same.
 
-What is left above the arithmetic: the products with the 70 x 5 matrix are thin, so they run at the speed of
-memory and not at that of large products; and each of the dozen passes over multipliers and errors reads and
-writes them whole, where a fused kernel would do so once (`compiled=True` fuses them, after half a minute).
+Above the arithmetic stand, in this order: the seven passes over multipliers and errors, each of which reads
+and writes them whole, where one fused kernel would do so once (`compiled=True` has it, and is 1.7 times as
+fast after half a minute of compiling); the two products with a 70 x 5 matrix, too thin for a product's full
+speed; and the calls of some thirty small operations a step.
 """
 
 from __future__ import annotations

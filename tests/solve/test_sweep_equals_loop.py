@@ -160,6 +160,22 @@ def test_history_equals_that_of_a_single_run():
         torch.testing.assert_close(several[name], one.history[name])
 
 
+def test_a_constraint_that_is_x_itself_is_recorded_as_it_was():
+    arguments = {
+        "equality": lambda x: x,
+        "primal": SGD,
+        "steps": 9,
+        "history": ["violations", "x", "multipliers"],
+    }
+    x0 = torch.tensor([1.0, -2.0], dtype=torch.float64)
+    several = nupi.sweep(lambda x: x.square().sum(), x0, grid={"ki": [0.1], "kp": [1.0]}, **arguments)
+    one = nupi.minimize(lambda x: x.square().sum(), x0, ki=0.1, kp=1.0, **arguments)
+    found = several.at(ki=0.1, kp=1.0)
+    torch.testing.assert_close(found.history["violations"]["equality"], found.history["x"])
+    torch.testing.assert_close(found.history["violations"], one.history["violations"])
+    torch.testing.assert_close(found.history["multipliers"], one.history["multipliers"])
+
+
 # torch's own compiler warns about torch's own jit when it is first imported.
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
 def test_compiled_equals_replayed():

@@ -101,7 +101,7 @@ class Program:
     @torch.no_grad()
     def first(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Take the first step, which has an initial condition to set; f(x_0) and c(x_0) come back."""
-        value, e = self._step(self.tensors, first=True)
+        value, e = self._step(self.tensors, first=True, seen=True)
         return value, e
 
     @torch.no_grad()
@@ -141,10 +141,6 @@ class Program:
             kept[name] = tensor.index_select(-1, local) if tensor.dim() else tensor
         self.tensors = kept
         self._begin()
-
-    def residuals(self) -> tuple[torch.Tensor, Residuals]:
-        """f(x) and the KKT residuals of every setting."""
-        return kkt(self.problem, self.x, self.theta)
 
     def _allocate(self) -> None:
         problem, width, tensors = self.problem, self.width, self.tensors
@@ -186,8 +182,7 @@ class Program:
             names = list(self.tensors)
 
             def step(*flat: torch.Tensor) -> list[torch.Tensor]:
-                value, e = self._step(dict(zip(names, flat, strict=True)), first=False)
-                return [value, e] if seen else []
+                return self._step(dict(zip(names, flat, strict=True)), first=False, seen=seen)
 
             # Tracing runs the step, so it is given copies to move.
             traced = make_fx(step)(*(tensor.clone() for tensor in self.tensors.values()))
@@ -196,10 +191,13 @@ class Program:
             self._replays[seen] = torch.compile(traced, dynamic=False) if self.compiled else traced.forward
         return self._replays[seen]
 
-    def _step(self, tensors: Leaves, *, first: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    def _step(self, tensors: Leaves, *, first: bool, seen: bool) -> list[torch.Tensor]:
+        """Move all tensors by one step; return f and c as they were before it if they are to be `seen`."""
         x, theta = self._under("x", tensors), tensors["theta"]
         (value, e), pull = _differentiate(self.problem, x)
         e = e.detach()
+        # Copies: a constraint such as x itself would move on with x.
+        observed = [value.detach().clone(), e.clone()] if seen else []
         bounded = self.problem.inequalities
         reset = (e[:bounded] < 0) & tensors["restart"] if "restart" in tensors else None
         for block in self.blocks:
@@ -224,7 +222,7 @@ class Program:
         for name, leaf in x.items():
             state = self._under(f"primal/{name}", tensors)
             self.primal[0].move_(leaf, gradient[name], self._primal_gains, state, sign=-1.0)
-        return value.detach(), e
+        return observed
 
 
 def evaluate(problem: Problem, leaves: Leaves) -> tuple[torch.Tensor, torch.Tensor]:
