@@ -67,7 +67,7 @@ def frame_of(found: nupi.Solution) -> pd.DataFrame:
     frame["step_size"] = frame["ki"].fillna(frame["lr"]) if "lr" in frame else frame["ki"]
     for name in ("kp", "beta"):
         if name not in frame:
-            frame[name] = None
+            frame[name] = float("nan")
     frame["converged"] = frame["distance"] < CONVERGED
     return frame
 
