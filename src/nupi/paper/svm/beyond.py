@@ -92,9 +92,10 @@ def _ranges(frame: pd.DataFrame, spacing: float) -> pd.DataFrame:
 def _wide(ranges: pd.DataFrame, measure: str) -> pd.DataFrame:
     """A row per choice, a column per kp, and the total, widest first."""
     wide = ranges.pivot_table(index="choice", columns="kp", values=measure, sort=False)
-    wide.columns = [f"kp {kp:g}" for kp in wide.columns]
-    wide["all kp"] = wide.sum(axis=1)
-    return wide.sort_values("all kp", ascending=False).reset_index()
+    wide.columns = [f"{kp:g}" for kp in wide.columns]
+    wide["sum"] = wide.sum(axis=1)
+    ordered = wide.sort_values("sum", ascending=False)
+    return ordered.map(lambda decades: f"{decades:.1f}").reset_index()
 
 
 def _claims(ranges: pd.DataFrame, frame: pd.DataFrame) -> list[Claim]:

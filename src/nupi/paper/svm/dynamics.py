@@ -36,7 +36,7 @@ def dynamics(run: Run) -> list[Claim]:
     found = run_sweep(run, grid, "best settings again", history=["multipliers", "violations"])
     table = _table(found, best)
     run.results(_history(found))
-    run.table("SVM: every method at its best step size, after 5,000 steps", table)
+    run.table("SVM: every method at its best step size, after 5,000 steps", _shown(table))
     run.figure(_figure(found, best))
     return _claims(table)
 
@@ -97,6 +97,16 @@ def _table(found: nupi.Solution, best: dict[str, dict[str, object]]) -> pd.DataF
             "diverged": [bool(bad) for bad in ~torch.isfinite(distance)],
         }
     )
+
+
+def _shown(table: pd.DataFrame) -> pd.DataFrame:
+    """The table as it is printed: narrow enough for a terminal of 80 columns."""
+    shown = table[["method", "gains"]].copy()
+    for name in ("distance", "swing", "violation"):
+        shown[name] = [f"{value:.1e}" for value in table[name]]
+    pairs = zip(table["train %"], table["validation %"], strict=True)
+    shown["accuracy %"] = [f"{train:.0f}, {held_out:.0f}" for train, held_out in pairs]
+    return shown
 
 
 def _gains(setting: dict[str, object], symbols: dict[str, str] | None = None) -> str:
