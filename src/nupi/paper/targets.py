@@ -5,4 +5,9 @@ MODULES: tuple[str, ...] = (
     "nupi.paper.svm.sensitivity",
     "nupi.paper.svm.smoothing",
     "nupi.paper.svm.beyond",
+    "nupi.paper.sheet",
+    "nupi.paper.updates",
+    "nupi.paper.oscillator",
+    "nupi.paper.bilinear",
+    "nupi.paper.plane_targets",
 )
