@@ -210,7 +210,7 @@ class Program:
             move_(part, error, gains, state)
             if bounded and "integral" in state:
                 integral = state["integral"][:bounded]
-                rule.project_integral_(part[:bounded], integral)
+                block.rule.unwind_(part[:bounded], integral)
                 if reset is not None:
                     integral.masked_fill_(reset[:, columns], 0.0)
         if bounded:

@@ -16,7 +16,7 @@ import torch
 from nupi import rule
 from nupi.optim.momentum import UnifiedMomentum, unified_momentum_
 from nupi.optim.nupi import NuPI
-from nupi.optim.pid import PID, pid_
+from nupi.optim.pid import PID, pid_, unwind_
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,6 +59,10 @@ class Rule(ABC):
     @abstractmethod
     def step_(self, theta: torch.Tensor, e: torch.Tensor, gains: Gains, state: State) -> None:
         """Move the block by any later step, in place, without a look at a value."""
+
+    def unwind_(self, theta: torch.Tensor, integral: torch.Tensor) -> None:
+        """Keep an integral that is apart from theta from winding up where a projection is about to bite."""
+        rule.project_integral_(theta, integral)
 
 
 class NuPIRule(Rule):
@@ -157,6 +161,10 @@ class PIDRule(Rule):
         """Take any later step."""
         ki, kp, kd, weight = (gains[name] for name in ("ki", "kp", "kd", "weight"))
         pid_(theta, state["xi"], state["integral"], e, ki, kp, kd, weight, one_sided=self.one_sided)
+
+    def unwind_(self, theta: torch.Tensor, integral: torch.Tensor) -> None:
+        """Project the integral, and theta with it."""
+        unwind_(theta, integral)
 
 
 class SGDRule(Rule):
