@@ -3,7 +3,7 @@
 Throughput is settings x steps a second. Cooper runs a sample of the same settings, one after another, in
 float64 like the sweep, and its multipliers must come out the same.
 
-Above the arithmetic stand, in this order: the seven passes over multipliers and errors, each of which reads
+Above the arithmetic stand, in this order: the eight passes over multipliers and errors, each of which reads
 and writes them whole, where one fused kernel would do so once (`compiled=True` has it, and is some 1.5 times
 as fast after up to half a minute of compiling); the two products with a 70 x 5 matrix, too thin for a product's full
 speed; and the calls of some thirty small operations a step.

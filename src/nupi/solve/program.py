@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from nupi import rule
 from nupi.solve.solution import Residuals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from nupi import rule
     from nupi.solve.problem import Problem
     from nupi.solve.rules import AdamRule, Rule, SGDRule
 
