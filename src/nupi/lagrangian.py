@@ -98,7 +98,8 @@ class Lagrangian(nn.Module):
             dual: any torch optimizer that maximizes and holds the multipliers to be moved.
             violations: constraint name to c(x), as for the call; exact or hard measures serve as well.
         """
-        self._report(wait=False)
+        if self._unheard or self._look is not None:
+            self._report(wait=False)
         moves = [as_move(*pair) for pair in self._paired(violations)]
         if not moves:
             return
@@ -183,7 +184,10 @@ class Lagrangian(nn.Module):
 
     def _host_may_look(self, dual: torch.optim.Optimizer, moves: list[Move]) -> bool:
         """Whether a look at the errors' values is free, or cannot be done without."""
-        if all(guard.free_to_look(move.error) for move in moves):
+        for move in moves:
+            if not guard.free_to_look(move.error):
+                break
+        else:
             return True
         if torch.compiler.is_compiling():
             return False
@@ -221,7 +225,8 @@ class Lagrangian(nn.Module):
     def _paired(self, violations: Violations) -> list[tuple[str, torch.Tensor, torch.Tensor | Indexed]]:
         """Each violation with its name and its multipliers."""
         try:
-            return [(name, self._multiplier(name), violation) for name, violation in violations.items()]
+            held = self._parameters
+            return [(name, held[name], violation) for name, violation in violations.items()]  # type: ignore[misc]
         except AttributeError:
             kind = type(violations).__name__
             raise TypeError(f"violations must map constraint names to tensors, but a {kind} came") from None
