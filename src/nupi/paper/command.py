@@ -13,7 +13,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from nupi.paper import data as datasets
 from nupi.paper import runner
+from nupi.paper.data.fetch import DataUnavailableError, cache_folder
 
 app = typer.Typer(
     help="Reproduce the figures and tables of the nuPI paper, each with claims that are checked.",
@@ -67,6 +69,26 @@ def reproduce(
         console.print(line, style="bold red", markup=False)
     if wrong:
         raise typer.Exit(1)
+
+
+@app.command()
+def data(
+    name: Annotated[str, typer.Argument(help="the data set: " + ", ".join(datasets.DATASETS))],
+    path: Annotated[
+        Path | None,
+        typer.Option(help="a folder of your own that holds its files; asked before any other source"),
+    ] = None,
+) -> None:
+    """Get a data set ready for use offline: fetched once, checked, and kept."""
+    console = Console(highlight=False)
+    try:
+        summary = datasets.prepare(name, path)
+    except ValueError as unknown:
+        raise typer.BadParameter(str(unknown), param_hint="NAME") from None
+    except DataUnavailableError as missing:
+        console.print(str(missing), style="bold red", markup=False, soft_wrap=True)
+        raise typer.Exit(1) from None
+    console.print(f"{name}: {summary}. Kept in {cache_folder() / name}", markup=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -10,4 +10,6 @@ MODULES: tuple[str, ...] = (
     "nupi.paper.oscillator",
     "nupi.paper.bilinear",
     "nupi.paper.plane_targets",
+    "nupi.paper.fairness",
+    "nupi.paper.fairness_nu",
 )
