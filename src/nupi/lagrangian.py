@@ -134,7 +134,8 @@ class Lagrangian(nn.Module):
             return
         if self._unheard or self._look is not None:
             self._report(wait=False)
-        moves = [move for pair in self._paired(violations) if (move := as_move(*pair)) is not None]
+        seen = [as_move(*pair) for pair in self._paired(violations)]
+        moves = [move for move in seen if move is not None]
         if not moves:
             return
         self._check_dual(dual, moves)
