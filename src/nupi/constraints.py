@@ -29,7 +29,7 @@ class Constraint:
 
     def start(self) -> torch.Tensor:
         """A new tensor of starting multipliers, float32 or wider."""
-        return self.init.expand(self.shape).clone()
+        return torch.empty(self.shape, dtype=self.init.dtype, device=self.init.device).copy_(self.init)
 
     def __repr__(self) -> str:
         size = self.shape[0] if len(self.shape) == 1 else tuple(self.shape)

@@ -142,7 +142,13 @@ class DualOptimizer(Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a checkpoint whole, bit for bit, or raise and load nothing of it."""
-        check_checkpoint(self.param_groups, state_dict, self.gain_names, self.slot_names)
+        check_checkpoint(
+            self.param_groups,
+            state_dict,
+            gain=self.gain_names[1],
+            options=self.defaults,
+            slots=self.slot_names,
+        )
         saved_groups, built_with = state_dict["param_groups"], self.param_groups
         for mine, saved in zip(built_with, saved_groups, strict=True):
             self._check_group({**mine, **saved, "params": mine["params"]})
@@ -240,7 +246,9 @@ class DualOptimizer(Optimizer):
         def of_rows(gain: Gain) -> Gain:
             if not isinstance(gain, torch.Tensor):
                 return gain
-            if gain.dim() >= flat.dim():
+            if gain.dim() == param.dim() and gain.shape[0] > 1 and leading == 1:
+                gain = gain.index_select(0, rows)
+            elif leading > 1 and gain.dim() >= flat.dim():
                 gain = gain.expand(param.shape).reshape(flat.shape).index_select(0, rows)
             return gain.to(theta.device, theta.dtype)
 
