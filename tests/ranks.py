@@ -1,6 +1,7 @@
 """Real processes that talk over gloo, kept alive between tests: a scenario is a function run on every rank."""
 
 import multiprocessing
+import socket
 import tempfile
 import traceback
 from datetime import timedelta
@@ -23,38 +24,55 @@ class Ranks:
     """`world` processes; `run` calls a function on all of them inside a fresh process group."""
 
     def __init__(self, world):
-        context = processes()
-        self.folder = tempfile.TemporaryDirectory()
+        self.world, self.folder = world, tempfile.TemporaryDirectory()
         self.workers = []
-        for rank in range(world):
+
+    def run(self, scenario, *args, world):
+        """What `scenario(*args)` returned on each of the first `world` ranks."""
+        if not self.workers:
+            self._start()
+        try:
+            return self._run(scenario, args, world)
+        except BaseException:
+            self._kill()  # who knows what they are in the middle of: the next scenario gets new ones
+            raise
+
+    def close(self):
+        self._kill()
+        self.folder.cleanup()
+
+    def _start(self):
+        context = processes()
+        for rank in range(self.world):
             ours, theirs = context.Pipe()
-            worker = context.Process(
-                target=_serve, args=(theirs, rank, Path(self.folder.name) / f"answer{rank}"), daemon=True
-            )
+            worker = context.Process(target=_serve, args=(theirs, rank, self._answer(rank)), daemon=True)
             worker.start()
             theirs.close()
             self.workers.append((worker, ours))
 
-    def run(self, scenario, *args, world):
-        """What `scenario(*args)` returned on each of the first `world` ranks, or its exception."""
-        with tempfile.TemporaryDirectory(dir=self.folder.name) as meeting:
-            for _, pipe in self.workers[:world]:
-                pipe.send((scenario, args, world, f"file://{meeting}/point"))
-            failures = []
-            for rank, (_, pipe) in enumerate(self.workers[:world]):
-                assert pipe.poll(TIMEOUT), f"rank {rank} of {world} hangs in {scenario.__name__}"
-                try:
-                    failures.append(pipe.recv())
-                except EOFError:
-                    raise AssertionError(f"rank {rank} of {world} died in {scenario.__name__}") from None
+    def _run(self, scenario, args, world):
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        for _, pipe in self.workers[:world]:
+            pipe.send((scenario, args, world, f"tcp://127.0.0.1:{port}"))
+        failures = []
+        for rank, (_, pipe) in enumerate(self.workers[:world]):
+            assert pipe.poll(TIMEOUT), f"rank {rank} of {world} hangs in {scenario.__name__}"
+            try:
+                failures.append(pipe.recv())
+            except EOFError:
+                raise AssertionError(f"rank {rank} of {world} died in {scenario.__name__}") from None
         assert not any(failures), "\n".join(failures)
-        return [torch.load(f"{self.folder.name}/answer{rank}", weights_only=False) for rank in range(world)]
+        return [torch.load(self._answer(rank), weights_only=False) for rank in range(world)]
 
-    def close(self):
+    def _answer(self, rank):
+        return Path(self.folder.name) / f"answer{rank}"
+
+    def _kill(self):
         for worker, _ in self.workers:
-            worker.kill()  # nothing is left to be done, and a polite end takes seconds
+            worker.kill()  # a polite end takes seconds
             worker.join()
-        self.folder.cleanup()
+        self.workers = []
 
 
 def _serve(pipe, rank, answer):
@@ -64,10 +82,10 @@ def _serve(pipe, rank, answer):
         dist.init_process_group(
             "gloo", init_method=init, rank=rank, world_size=world, timeout=timedelta(seconds=TIMEOUT / 2)
         )
+        failure = ""
         try:
             torch.save(scenario(*args), answer)
-            pipe.send("")
         except Exception:  # noqa: BLE001 - it is the test's to judge
-            pipe.send(f"rank {rank}:\n{traceback.format_exc()}")
-        finally:
-            dist.destroy_process_group()
+            failure = f"rank {rank}:\n{traceback.format_exc()}"
+        dist.destroy_process_group()
+        pipe.send(failure)
