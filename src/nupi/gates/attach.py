@@ -1,0 +1,173 @@
+"""Put gates on the layers of an existing model, by their names."""
+
+from __future__ import annotations
+
+import difflib
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+
+from torch import fx, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from nupi.gates.graph import UntraceableError, trace
+from nupi.gates.hard_concrete import STRETCH, TEMPERATURE, HardConcrete
+from nupi.gates.layers import Gated, GatedBatchNorm1d, GatedBatchNorm2d, GatedConv2d, GatedLinear, Place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+Unit: TypeAlias = Literal["channel", "weight"]
+UNITS: tuple[Unit, ...] = get_args(Unit)
+GATEABLE = (nn.Conv2d, nn.Linear)
+GATED_NORMS: dict[type[nn.Module], type[GatedBatchNorm1d | GatedBatchNorm2d]] = {
+    nn.BatchNorm1d: GatedBatchNorm1d,
+    nn.BatchNorm2d: GatedBatchNorm2d,
+}
+OTHER_NORMS = (
+    _BatchNorm,
+    nn.GroupNorm,
+    nn.LayerNorm,
+    nn.LocalResponseNorm,
+    nn.modules.instancenorm._InstanceNorm,
+)
+
+
+def attach(
+    model: nn.Module,
+    names: str | Iterable[str],
+    *,
+    unit: Unit = "channel",
+    place: Place = "after",
+    norms: Mapping[str, str | None] | None = None,
+    droprate_init: float = 0.01,
+    temperature: float = TEMPERATURE,
+    stretch: tuple[float, float] = STRETCH,
+    clamp: float | None = None,
+) -> list[str]:
+    """Gate layers of `model` in place, and say which. Their parameters stay the same objects.
+
+    Args:
+        model: any model. The gates' parameters are new: give them to an optimizer (`gate_parameters`).
+        names: names or patterns of convolution and linear layers, as `model.named_modules()` has them; `*`
+            stands for anything, dots too: "layer*.conv1".
+        unit: a gate for each output channel, or for each weight.
+        place: where the gates of channels sit when a batch norm follows the layer: "before" or "after" it.
+        norms: layer name to the name of the batch norm that follows it, or to None where none does. Needed for
+            models that `torch.fx` cannot trace; found by tracing otherwise.
+        droprate_init: as for `HardConcrete`, and so are `temperature`, `stretch` and `clamp`.
+        temperature: of the gates.
+        stretch: of the gates.
+        clamp: of the gates.
+
+    Returns:
+        The names of the layers that were gated, in the model's order.
+
+    Example:
+        >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3))
+        >>> attach(model, "0"), type(model[1]).__name__
+        (['0'], 'GatedBatchNorm2d')
+    """
+    if unit not in UNITS:
+        raise ValueError(f"unit={unit!r} must be one of {', '.join(map(repr, UNITS))}")
+    chosen = _choose(model, [names] if isinstance(names, str) else list(names))
+    followers = {} if unit == "weight" else _following_norms(model, list(chosen), norms)
+    made: dict[str, Gated] = {}
+    for name, layer in chosen.items():
+        shape = layer.weight.shape if unit == "weight" else layer.weight.shape[:1]
+        gate = HardConcrete(
+            shape, droprate_init=droprate_init, temperature=temperature, stretch=stretch, clamp=clamp
+        ).to(layer.weight.device)
+        follower = followers.get(name)
+        if follower is None:
+            made[name] = (
+                GatedConv2d(layer, gate) if isinstance(layer, nn.Conv2d) else GatedLinear(layer, gate)
+            )
+        else:
+            made[follower] = _gated_norm(model, name, follower, gate, place)
+    for name, module in made.items():  # only now: an error above leaves the model as it was
+        parent, _, child = name.rpartition(".")
+        setattr(model.get_submodule(parent), child, module)
+    return list(chosen)
+
+
+def _choose(model: nn.Module, patterns: list[str]) -> dict[str, nn.Conv2d | nn.Linear]:
+    """The layers that the patterns name, each once, in the model's order."""
+    modules = dict(model.named_modules())
+    for pattern in patterns:
+        matches = [name for name in modules if fnmatchcase(name, pattern)]
+        if not any(isinstance(modules[name], GATEABLE) for name in matches):
+            known = [name for name, module in modules.items() if isinstance(module, GATEABLE)]
+            near = difflib.get_close_matches(pattern, known, n=3, cutoff=0) or ["none"]
+            what = f"names a {type(modules[matches[0]]).__name__}" if matches else "names nothing"
+            raise ValueError(
+                f"names has {pattern!r}, which {what} in the model; it must name a Conv2d or Linear, "
+                f"such as {', '.join(near)}"
+            )
+    chosen: dict[str, nn.Conv2d | nn.Linear] = {}
+    for name, module in modules.items():
+        if isinstance(module, GATEABLE) and any(fnmatchcase(name, pattern) for pattern in patterns):
+            if not name:
+                raise ValueError("model is itself the layer to gate: use GatedConv2d or GatedLinear")
+            if isinstance(module, Gated):
+                raise ValueError(f"names has {name!r}, which is gated already")
+            chosen[name] = module
+    return chosen
+
+
+def _gated_norm(model: nn.Module, name: str, follower: str, gate: HardConcrete, place: Place) -> Gated:
+    layer, norm = model.get_submodule(name), model.get_submodule(follower)
+    assert isinstance(layer, GATEABLE)
+    if isinstance(norm, Gated):
+        raise ValueError(f"names has {name!r}, whose channels are gated already, in {follower!r}")  # noqa: TRY004
+    if not isinstance(norm, _BatchNorm) or type(norm) not in GATED_NORMS:
+        raise ValueError(
+            f"{name!r} is followed by {follower!r}, a {type(norm).__name__}, which would light a closed channel up "
+            "again; only BatchNorm1d and BatchNorm2d have a gated form"
+        )
+    per_gate = layer.weight[0].numel() + (layer.bias is not None)
+    gated = GATED_NORMS[type(norm)](norm, gate, place=place, parameters_per_gate=per_gate)
+    gated.gates_layer = name
+    return gated
+
+
+def _following_norms(
+    model: nn.Module, names: list[str], norms: Mapping[str, str | None] | None
+) -> dict[str, str]:
+    """The norm that takes the output of each named layer, where one does."""
+    given = dict(norms or {})
+    if strangers := [name for name in given if name not in names]:
+        raise ValueError(f"norms has {strangers[0]!r}, which is not among the layers to gate: {names}")
+    followers = {name: norm for name, norm in given.items() if norm is not None}
+    if open_questions := [name for name in names if name not in given]:
+        try:
+            graph = trace(model)
+        except UntraceableError as error:
+            raise ValueError(
+                f"{error}. So which norm follows which layer cannot be seen: say it with "
+                f"norms={{{open_questions[0]!r}: name of its batch norm, or None}} for each layer"
+            ) from error
+        for name in open_questions:
+            if norm := _norm_after(model, graph, name):
+                followers[name] = norm
+    if doubled := [norm for norm in set(followers.values()) if list(followers.values()).count(norm) > 1]:
+        raise ValueError(
+            f"the norm {doubled[0]!r} follows more than one of the layers to gate; gate one of them"
+        )
+    return followers
+
+
+def _norm_after(model: nn.Module, graph: fx.Graph, name: str) -> str | None:
+    """The norm that takes this layer's output and nothing else, if one does."""
+    calls = [node for node in graph.nodes if node.op == "call_module" and node.target == name]
+    if not calls:
+        raise ValueError(f"names has {name!r}, which the model's forward never calls")
+    found: set[str | None] = set()
+    for user in (user for call in calls for user in call.users):
+        is_norm = user.op == "call_module" and isinstance(model.get_submodule(user.target), OTHER_NORMS)
+        found.add(user.target if is_norm else None)
+    if len(found) > 1:
+        raise ValueError(
+            f"the output of {name!r} goes through {sorted(map(str, found))}: a gate in one of them would not "
+            "close the channel in the others; gate a layer with one follower"
+        )
+    return found.pop() if found else None
