@@ -9,9 +9,10 @@ lagrangian(loss, violations).backward()
 small = nupi.gates.harvest(model, example)                      # a plain, smaller network
 """
 
-from nupi.gates.attach import attach
-from nupi.gates.density import density, gate_parameters, gated_layers, layer_densities, weight_parameters
+from nupi.gates.attaching import attach
+from nupi.gates.densities import density, gate_parameters, gated_layers, layer_densities, weight_parameters
 from nupi.gates.hard_concrete import HardConcrete, probability_active, quantile
+from nupi.gates.harvesting import Harvest, HarvestError, harvest
 from nupi.gates.layers import Gated, GatedBatchNorm1d, GatedBatchNorm2d, GatedConv2d, GatedLinear
 
 __all__ = [
@@ -21,10 +22,13 @@ __all__ = [
     "GatedConv2d",
     "GatedLinear",
     "HardConcrete",
+    "Harvest",
+    "HarvestError",
     "attach",
     "density",
     "gate_parameters",
     "gated_layers",
+    "harvest",
     "layer_densities",
     "probability_active",
     "quantile",

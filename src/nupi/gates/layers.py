@@ -84,7 +84,7 @@ class GatedConv2d(Gated, nn.Conv2d):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - torch's name
         """The convolution with its gated weight."""
-        output: torch.Tensor = self._conv_forward(input, *_gated(self.gate(), self.weight, self.bias))
+        output: torch.Tensor = self._conv_forward(input, *gated_weight(self.gate(), self.weight, self.bias))
         return output
 
 
@@ -103,7 +103,7 @@ class GatedLinear(Gated, nn.Linear):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - torch's name
         """The linear map with its gated weight."""
-        return functional.linear(input, *_gated(self.gate(), self.weight, self.bias))
+        return functional.linear(input, *gated_weight(self.gate(), self.weight, self.bias))
 
 
 class _GatedBatchNorm(Gated, _BatchNorm):
@@ -171,7 +171,7 @@ class GatedBatchNorm2d(_GatedBatchNorm, nn.BatchNorm2d):
     """
 
 
-def _gated(
+def gated_weight(
     z: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """A weight and a bias under their gates."""
