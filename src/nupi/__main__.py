@@ -1,0 +1,25 @@
+"""`nupi` and `python -m nupi`: the command, or how to install what it needs."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Run the command line of `nupi.paper.command`."""
+    try:
+        from nupi.paper.command import app
+
+        app(prog_name="nupi")
+    except ModuleNotFoundError as missing:
+        package = (missing.name or "").partition(".")[0]
+        if package == "nupi":  # our own fault, not a missing extra
+            raise
+        sys.exit(
+            f"nupi: the command needs the package {package!r}, which is not installed.\n"
+            "Install all that the reproduction uses with: pip install 'nupi[paper]'"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""The command `nupi`: what can be reproduced, and reproducing it.
+
+A sub-command is a function with `@app.command()` in this file, or a typer app added with `app.add_typer`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from nupi.paper import data as datasets
+from nupi.paper import runner
+from nupi.paper.data.fetch import DataUnavailableError, cache_folder
+
+app = typer.Typer(
+    help="Reproduce the figures and tables of the nuPI paper, each with claims that are checked.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.command("list")
+def list_targets() -> None:
+    """Show every target, where the paper has it, and the scales it runs at."""
+    table = Table()
+    for heading in ("target", "paper", "about", "scales"):
+        table.add_column(heading, overflow="fold", no_wrap=heading == "target")
+    for target in runner.all_targets().values():
+        table.add_row(*map(escape, (target.name, target.paper, target.about, " ".join(target.scales))))
+    Console(highlight=False).print(table)
+
+
+@app.command()
+def reproduce(
+    names: Annotated[list[str], typer.Argument(metavar="TARGET...", help="one or more of `nupi list`")],
+    scale: Annotated[
+        runner.Scale,
+        typer.Option(help="smoke: seconds; laptop: minutes; desk: hours on 2 cores; paper: the paper's own"),
+    ] = "laptop",
+    out: Annotated[Path, typer.Option(help="where to write; each target has a directory of its own")] = Path(
+        "out"
+    ),
+) -> None:
+    """Reproduce targets: figures, results.csv, summary.json; exit 1 if a claim does not hold."""
+    console = Console(highlight=False)
+    try:
+        chosen = [runner.find_target(name) for name in dict.fromkeys(names)]
+    except runner.UnknownTargetError as unknown:
+        raise typer.BadParameter(str(unknown), param_hint="TARGET") from None
+
+    wrong: list[str] = []
+    for target in chosen:
+        try:
+            claims = runner.reproduce(target, scale, out, console)
+        except Exception as error:  # noqa: BLE001 - one target that fails must not take the others with it
+            console.print_exception(max_frames=8)
+            wrong.append(f"{target.name} failed: {type(error).__name__}: {error}")
+            continue
+        failing = [claim.claim for claim in claims if not claim.holds]
+        if failing:
+            wrong.append(f"{target.name}: {len(failing)} of {len(claims)} claims do not hold")
+    for line in wrong:
+        console.print(line, style="bold red", markup=False)
+    if wrong:
+        raise typer.Exit(1)
+
+
+@app.command()
+def data(
+    name: Annotated[str, typer.Argument(help="the data set: " + ", ".join(datasets.DATASETS))],
+    path: Annotated[
+        Path | None,
+        typer.Option(help="a folder of your own that holds its files; asked before any other source"),
+    ] = None,
+) -> None:
+    """Get a data set ready for use offline: fetched once, checked, and kept."""
+    console = Console(highlight=False)
+    try:
+        summary = datasets.prepare(name, path)
+    except ValueError as unknown:
+        raise typer.BadParameter(str(unknown), param_hint="NAME") from None
+    except DataUnavailableError as missing:
+        console.print(str(missing), style="bold red", markup=False, soft_wrap=True)
+        raise typer.Exit(1) from None
+    console.print(f"{name}: {summary}. Kept in {cache_folder() / name}", markup=False, soft_wrap=True)
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,218 @@
+"""The runner: targets, the scales they run at, and the claims they are judged by.
+
+A target is a function that reproduces a figure or a table of the paper. It is given a `Run`, where it puts
+what it makes, and returns claims: what the paper says, what was found here, and whether it holds.
+
+    @target("spectrum", paper="Figure 10", about="eigenvalues against kp", scales=("paper",))
+    def spectrum(run: Run) -> list[Claim]: ...
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import json
+import time
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from nupi.paper import style, targets
+from nupi.paper.progress import Bars
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+T = TypeVar("T")
+Scale: TypeAlias = Literal["smoke", "laptop", "desk", "paper"]
+SCALES: tuple[Scale, ...] = get_args(Scale)  # small to large
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One statement of the paper against this run; `paper` and `here` are short and hold the numbers."""
+
+    claim: str
+    paper: str
+    here: str
+    holds: bool
+
+    def __post_init__(self) -> None:
+        # A comparison of numpy or torch values gives their own booleans, which JSON does not know.
+        object.__setattr__(self, "holds", bool(self.holds))
+
+
+@dataclass(frozen=True)
+class Target:
+    """What can be reproduced: its name, where it stands in the paper, and the scales it knows."""
+
+    name: str
+    paper: str
+    about: str
+    scales: tuple[Scale, ...]
+    function: Callable[[Run], list[Claim]]
+
+
+class UnknownTargetError(LookupError):
+    """A name that no target has; the message suggests the nearest one."""
+
+
+_registry: dict[str, Target] = {}
+
+
+def target(
+    name: str, *, paper: str, about: str, scales: Sequence[Scale]
+) -> Callable[[Callable[[Run], list[Claim]]], Callable[[Run], list[Claim]]]:
+    """Register a function as a target.
+
+    Args:
+        name: what to call it on the command line.
+        paper: where the paper has it.
+        about: one line for `nupi list`.
+        scales: the scales it has, some of smoke, laptop, desk and paper.
+    """
+    unknown = [scale for scale in scales if scale not in SCALES]
+    if unknown or not scales:
+        raise ValueError(f"scales={scales!r} of target {name!r}: choose at least one of {', '.join(SCALES)}")
+
+    def register(function: Callable[[Run], list[Claim]]) -> Callable[[Run], list[Claim]]:
+        known = _registry.get(name)
+        if known is not None and known.function.__module__ != function.__module__:
+            raise ValueError(f"two targets are called {name!r}; the other is in {known.function.__module__}")
+        ordered = tuple(scale for scale in SCALES if scale in scales)
+        _registry[name] = Target(name, paper, about, ordered, function)
+        return function
+
+    return register
+
+
+def all_targets() -> dict[str, Target]:
+    """Every target by name, in the order of `nupi.paper.targets.MODULES`."""
+    for module in targets.MODULES:
+        importlib.import_module(module)
+    return dict(_registry)
+
+
+def find_target(name: str) -> Target:
+    """The target of this name, or an error that suggests the nearest."""
+    known = all_targets()
+    if name in known:
+        return known[name]
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+    hint = f"did you mean {near[0]!r}?" if near else "there is none like it."
+    raise UnknownTargetError(f"no target is called {name!r}: {hint} `nupi list` shows them all.")
+
+
+def nearest_scale(scales: Sequence[Scale], asked: Scale) -> Scale:
+    """The smallest scale at least as large as the one asked for, else the largest there is.
+
+    >>> nearest_scale(("smoke", "paper"), "laptop")
+    'paper'
+    """
+    at_least = [scale for scale in SCALES[SCALES.index(asked) :] if scale in scales]
+    return at_least[0] if at_least else max(scales, key=SCALES.index)
+
+
+@dataclass
+class Run:
+    """One run of a target: where it writes, the scale it really uses, and what it prints on."""
+
+    target: str
+    scale: Scale
+    out: Path
+    console: Console = field(default_factory=Console, repr=False)
+    tables: list[dict[str, Any]] = field(default_factory=list, repr=False)
+
+    def __post_init__(self) -> None:
+        self.out.mkdir(parents=True, exist_ok=True)
+        self._bars = Bars(self.console)
+
+    def progress(self, iterable: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
+        """Iterate, with a bar if it lasts longer than a second; may be nested."""
+        return self._bars.track(iterable, description, total)
+
+    def figure(self, fig: Figure, name: str = "figure") -> Path:
+        """Write `name`.png beside the results and empty the figure; names start with "figure"."""
+        if not name.startswith("figure"):
+            raise ValueError(f"name={name!r}: a figure's name starts with 'figure', as in 'figure-{name}'")
+        path = self.out / f"{name}.png"
+        part = path.with_suffix(".part")
+        fig.savefig(part, format="png", metadata={"Software": None})
+        part.replace(path)
+        fig.clear()
+        return path
+
+    def results(self, frame: pd.DataFrame) -> Path:
+        """Write results.csv: the numbers behind the figures."""
+        path = self.out / "results.csv"
+        write_atomically(path, frame.to_csv(index=False))
+        return path
+
+    def table(self, title: str, frame: pd.DataFrame) -> None:
+        """Print a table and keep it for summary.json."""
+        split = json.loads(frame.to_json(orient="split", index=False))
+        self.tables.append({"title": title, "columns": split["columns"], "rows": split["data"]})
+        shown = Table(title=escape(title), title_justify="left")
+        for column in frame.columns:
+            shown.add_column(
+                escape(str(column)), justify="right" if frame[column].dtype.kind in "iufb" else "left"
+            )
+        for row in frame.itertuples(index=False):
+            shown.add_row(*(f"{cell:.4g}" if isinstance(cell, float) else escape(str(cell)) for cell in row))
+        self.console.print(shown)
+
+
+def reproduce(chosen: Target, asked: Scale, out: Path, console: Console) -> list[Claim]:
+    """Run one target into `out`/<target>/, write its summary.json, print its claims and return them.
+
+    A run that fails leaves no summary.json behind, not even an older one: what is there is what was found.
+    """
+    scale = nearest_scale(chosen.scales, asked)
+    console.rule(escape(f"{chosen.name}: {chosen.about}"), align="left")
+    if scale != asked:
+        console.print(f"{chosen.name} has no scale {asked!r}: using {scale!r}, the nearest it has.")
+    run = Run(chosen.name, scale, out / chosen.name, console)
+    path = run.out / "summary.json"
+    path.unlink(missing_ok=True)
+    started = time.perf_counter()
+    with style.context():
+        claims = chosen.function(run)
+    if not claims:
+        raise RuntimeError(f"target {chosen.name!r} made no claim: a reproduction must say what it checked")
+    summary: dict[str, Any] = {
+        "target": chosen.name,
+        "scale": scale,
+        "seconds": round(time.perf_counter() - started, 3),
+        "claims": [asdict(claim) for claim in claims],
+    }
+    if run.tables:
+        summary["tables"] = run.tables
+    write_atomically(path, json.dumps(summary, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    console.print(claims_table(claims))
+    console.print(f"written to {run.out} in {summary['seconds']:.1f} s")
+    return claims
+
+
+def claims_table(claims: Sequence[Claim]) -> Table:
+    """The claims as a table: statement, the paper's numbers, ours, and the verdict."""
+    shown = Table()
+    for heading in ("claim", "paper", "here", "holds"):
+        shown.add_column(heading, overflow="fold")
+    for claim in claims:
+        verdict = "[green]yes[/green]" if claim.holds else "[bold red]NO[/bold red]"
+        shown.add_row(escape(claim.claim), escape(claim.paper), escape(claim.here), verdict)
+    return shown
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a text file so that a reader finds the old one or the new one, whole."""
+    part = path.with_name(path.name + ".part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)

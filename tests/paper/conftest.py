@@ -1,0 +1,13 @@
+import pytest
+
+from nupi.paper.data import adult
+from nupi.paper.data.fetch import DataUnavailableError
+
+
+@pytest.fixture(scope="session")
+def adult_data():
+    """The real data; tests that need it are skipped only where no source of it can be reached."""
+    try:
+        return adult.load()
+    except DataUnavailableError as error:
+        pytest.skip(f"needs the Adult data, and {error}")
