@@ -12,7 +12,15 @@ import torch
 from torch import fx, nn
 
 from nupi.gates.harvesting.channels import Channels, Flow
-from nupi.gates.harvesting.rules import BATCH_NORMS, CONVOLUTIONS, RULES, SIZES, NotCoveredError, shape_of
+from nupi.gates.harvesting.rules import (
+    BATCH_NORMS,
+    CONVOLUTIONS,
+    JOINS,
+    RULES,
+    SIZES,
+    NotCoveredError,
+    shape_of,
+)
 
 LIVE = "is not zero everywhere it is used"
 LAST = "is the last one of its layer"
@@ -54,7 +62,7 @@ class Walk:
 
     def source(self, node: fx.Node) -> Flow | None:
         """The channels of what the node is called on, if they could be followed."""
-        first = node.args[0] if node.args else None
+        first = next(iter((*node.args, *node.kwargs.values())), None)
         return self.flows.get(first) if isinstance(first, fx.Node) else None
 
     def start(self, node: fx.Node, dim: int, weight: torch.Tensor, bias: torch.Tensor | None) -> Flow:
@@ -77,12 +85,15 @@ class Walk:
         module = self.module(node)
         kind: Any = node.target if module is None else type(module)
         rule = RULES.get(kind) if shape_of(node) is not None or kind in SIZES else None
+        incoming = [source for source in node.all_input_nodes if source in self.flows]
         if node.op == "output":
             reason = "is part of the model's output"
         elif module in self._shared:
             reason = f"meets {node.target!r}, which is used twice or shares parameters"
         elif rule is None:
             reason = f"meets {_named(node, module)}, which has no rule here"
+        elif len(incoming) > 1 and kind not in JOINS:
+            reason = f"meets {_named(node, module)} together with another layer's output"
         else:
             try:
                 return rule(self, node, module)

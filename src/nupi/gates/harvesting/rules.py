@@ -60,6 +60,8 @@ SUMS: set[Any] = {
     "add_",
 }
 PRODUCTS: set[Any] = {operator.mul, operator.imul, torch.mul, "mul", "mul_"}
+CATS: set[Any] = {torch.cat, torch.concat}
+JOINS = SUMS | PRODUCTS | CATS
 FLATTENS: set[Any] = {nn.Flatten, torch.flatten, "flatten"}
 RESHAPES: set[Any] = {"view", "reshape", torch.reshape}
 MEANS: set[Any] = {torch.mean, "mean"}
@@ -74,6 +76,8 @@ def shape_of(node: fx.Node) -> torch.Size | None:
 
 def _convolution(walk: Walk, node: fx.Node, conv: Any) -> Flow | None:
     source = walk.source(node)
+    if len(_shape(node)) != conv.weight.dim():
+        raise NotCoveredError("its input has no batch dimension")
     if source is not None and conv.groups == conv.in_channels == conv.out_channels and conv.groups > 1:
         if source.dim != 1:
             raise NotCoveredError("its channels are not in dimension 1")
@@ -214,6 +218,8 @@ def _size(walk: Walk, node: fx.Node, _: Any) -> None:
     source = walk.source(node)
     if source is None:
         return
+    if node.target is getattr and node.args[1] in ("dtype", "device", "ndim"):
+        return
     if node.target is getattr and node.args[1] != "shape":
         raise NotCoveredError(f"it reads {node.args[1]!r}")
     asked = [node.args[1]] if node.target == "size" and len(node.args) > 1 else None
@@ -243,7 +249,7 @@ RULES: dict[Any, Rule] = {
     **dict.fromkeys(MEANS, _mean),
     **dict.fromkeys(FLATTENS, _flatten),
     **dict.fromkeys(RESHAPES, _reshape),
-    **dict.fromkeys((torch.cat, torch.concat), _cat),
+    **dict.fromkeys(CATS, _cat),
     **dict.fromkeys(SUMS, _sum),
     **dict.fromkeys(PRODUCTS, _product),
     **dict.fromkeys(SIZES, _size),
