@@ -179,6 +179,13 @@ def test_bars_yield_everything_and_draw_only_what_lasts():
     assert "inner" in drawn
 
 
+def test_in_a_log_a_line_now_and_then_takes_the_place_of_a_bar():
+    console = Console(force_terminal=False, width=80, file=io.StringIO())
+    for _ in Bars(console, patience=0.01, heartbeat=0.05).track(range(3), "long work"):
+        time.sleep(0.06)
+    assert console.file.getvalue().splitlines() == [f"long work: {done} of 3" for done in (1, 2, 3)]
+
+
 def test_the_colours_are_one_a_method_and_have_labels():
     assert len(set(style.COLOURS.values())) == len(style.COLOURS)
     assert set(style.LABELS) == set(style.COLOURS)

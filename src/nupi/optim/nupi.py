@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from nupi import rule
-from nupi.optim.base import DualOptimizer, Gains, State
+from nupi.optim.base import DualOptimizer, Gains, State, scaled
 from nupi.optim.checks import check_smoothing, check_step_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     import torch
 
@@ -52,7 +52,8 @@ class NuPI(DualOptimizer):
         0.65
     """
 
-    gain_names = ("ki", "kp", "nu")
+    gain_names = ("lr", "ki", "kp", "nu")
+    slot_names = ("xi", "integral")
 
     def __init__(
         self,
@@ -80,9 +81,11 @@ class NuPI(DualOptimizer):
         check_smoothing("nu", group["nu"])
         check_step_size("lr", group["lr"])
 
-    def _gains(self, group: dict[str, Any]) -> Gains:
-        lr = group["lr"]
-        return {"ki": lr * group["ki"], "kp": lr * group["kp"], "nu": group["nu"]}
+    def _gains(
+        self, group: dict[str, Any], fit: Callable[[rule.Gain], rule.Gain] = lambda gain: gain
+    ) -> Gains:
+        lr, ki, kp, nu = (fit(group[name]) for name in self.gain_names)
+        return {"ki": scaled(lr, ki), "kp": scaled(lr, kp), "nu": nu}
 
     def _slots(self, group: dict[str, Any]) -> tuple[str, ...]:
         if isinstance(group["kp"], (int, float)) and group["kp"] == 0:

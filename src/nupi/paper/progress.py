@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sized
 from typing import TYPE_CHECKING, TypeVar
 
@@ -16,12 +17,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PATIENCE = 1.0  # seconds before a bar is drawn
+HEARTBEAT = 60.0  # seconds between lines where there is no terminal to draw on
 
 
 class Bars:
-    """One live display for any number of bars, nested or not; one that ends within a second is not drawn."""
+    """One live display for any number of bars, nested or not; one that ends within a second is not drawn.
 
-    def __init__(self, console: Console, patience: float = PATIENCE) -> None:
+    Where the output is a file, a line a minute takes the place of the bars.
+    """
+
+    def __init__(self, console: Console, patience: float = PATIENCE, heartbeat: float = HEARTBEAT) -> None:
         self._display = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -30,7 +35,9 @@ class Bars:
             console=console,
             transient=True,
         )
+        self._console = console
         self._patience = patience
+        self._heartbeat = heartbeat
         self._lock = threading.RLock()
         self._open = 0
         self._drawn = False
@@ -52,16 +59,20 @@ class Bars:
         timer.start()
         self._open += 1
         try:
-            for item in iterable:
+            told = time.monotonic()
+            for done, item in enumerate(iterable, start=1):
                 yield item
                 self._display.advance(bar)
+                if not self._console.is_terminal and time.monotonic() - told > self._heartbeat:
+                    told = time.monotonic()
+                    self._console.print(f"{description}: {done} of {total or 'unknown'}", markup=False)
         finally:
             timer.cancel()
             self._remove(bar)
 
     def _draw(self, bar: TaskID) -> None:
         with self._lock:
-            if bar not in self._display.task_ids:
+            if bar not in self._display.task_ids or not self._console.is_terminal:
                 return
             self._display.update(bar, visible=True)
             if not self._drawn:

@@ -1,6 +1,11 @@
 """Where the targets are: each module registers its own with `nupi.paper.runner.target` when imported."""
 
 MODULES: tuple[str, ...] = (
+    "nupi.paper.sheet",
+    "nupi.paper.updates",
+    "nupi.paper.oscillator",
+    "nupi.paper.bilinear",
+    "nupi.paper.plane_targets",
     "nupi.paper.fairness",
     "nupi.paper.fairness_nu",
 )

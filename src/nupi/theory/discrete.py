@@ -1,0 +1,114 @@
+"""Discrete time, which is what runs: nuPI with gradient descent on a quadratic program, as a matrix.
+
+About the solution of min x^T H x / 2 + c^T x subject to A x = b, one round of SGD (with momentum) and nuPI
+is linear in the state (x, v, mu, xi), where v is SGD's momentum buffer:
+
+    dual:    e = A x;  mu and xi by the nuPI rule
+    primal:  v = momentum v + (H x + A^T mu);  x = x - lr v
+
+Its powers are the whole run, and its spectral radius the factor by which the error shrinks every step. The
+order of the two lines is the scheme, as in a training loop.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias, get_args
+
+import torch
+
+from nupi import rule
+from nupi.theory.quadratic import Matrix, as_matrices
+
+Scheme: TypeAlias = Literal["alternating", "simultaneous", "primal-first"]
+SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
+
+
+def iteration_matrix(
+    h: Matrix,
+    a: Matrix,
+    *,
+    lr: float,
+    ki: float | torch.Tensor,
+    kp: float | torch.Tensor = 0.0,
+    nu: float = 0.0,
+    momentum: float = 0.0,
+    scheme: Scheme = "alternating",
+) -> torch.Tensor:
+    """The matrix of one round on the state (x, v, mu, xi), of shape (2n + 2c, 2n + 2c).
+
+    Args:
+        h: the Hessian of the objective, (n, n), or a number.
+        a: the constraint matrix, (c, n), or a number.
+        lr: the primal step size, of `torch.optim.SGD`.
+        ki: the integral gain; a tensor of gains gives a matrix for each.
+        kp: the proportional gain; broadcasts against `ki`.
+        nu: the smoothing.
+        momentum: SGD's momentum.
+        scheme: "alternating" moves the multipliers first, "simultaneous" both at once, "primal-first" x
+            first.
+
+    Example:
+        >>> iteration_matrix(1.0, 1.0, lr=0.5, ki=0.1)[0]  # the new x
+        tensor([ 0.4500,  0.0000, -0.5000,  0.0000], dtype=torch.float64)
+    """
+    if scheme not in SCHEMES:
+        raise ValueError(f"scheme={scheme!r}: choose one of {', '.join(SCHEMES)}")
+    hessian, constraint = as_matrices(h, a)
+    c, n = constraint.shape
+    integral, proportional = (torch.as_tensor(g, dtype=torch.float64)[..., None, None] for g in (ki, kp))
+    batch = (integral + proportional).shape[:-2]
+    # The step is linear, so its matrix is what it does to the identity, a column a state.
+    identity = torch.eye(2 * (n + c), dtype=torch.float64).expand(*batch, -1, -1)
+    x, v, mu, xi = (part.clone() for part in torch.split(identity, [n, n, c, c], dim=-2))
+
+    def ascend() -> None:
+        rule.velocity_(mu, xi, constraint @ x, integral, proportional, 1.0 - nu)
+
+    def descend(multipliers: torch.Tensor) -> None:
+        v.mul_(momentum).add_(hessian @ x + constraint.T @ multipliers)
+        x.sub_(lr * v)
+
+    if scheme == "alternating":
+        ascend()
+        descend(mu)
+    elif scheme == "simultaneous":
+        before = mu.clone()
+        ascend()
+        descend(before)
+    else:
+        descend(mu)
+        ascend()
+    return torch.cat([x, v, mu, xi], dim=-2)
+
+
+def spectral_radius(matrix: torch.Tensor) -> torch.Tensor:
+    """The largest modulus among the eigenvalues: below 1 the iteration converges, by that factor a step.
+
+    Constraints that repeat one another leave a multiplier undetermined, and then the radius is never below 1.
+    """
+    values: torch.Tensor = torch.linalg.eigvals(matrix)
+    return values.abs().amax(dim=-1)
+
+
+def stability_region(
+    h: Matrix,
+    a: Matrix,
+    *,
+    lr: float,
+    ki: torch.Tensor,
+    kp: torch.Tensor,
+    nu: float = 0.0,
+    momentum: float = 0.0,
+    scheme: Scheme = "alternating",
+) -> torch.Tensor:
+    """The spectral radius over a grid, of shape (len(ki), len(kp)); the stable gains are where it is below 1.
+
+    Example:
+        >>> grid = torch.tensor([0.0, 1.0])
+        >>> stability_region(0.0, 1.0, lr=0.1, ki=torch.tensor([0.1]), kp=grid) < 1  # a bilinear game
+        tensor([[False,  True]])
+    """
+    matrices = iteration_matrix(
+        h, a, lr=lr, ki=ki[:, None], kp=kp[None, :], nu=nu, momentum=momentum, scheme=scheme
+    )
+    return spectral_radius(matrices)

@@ -1,0 +1,203 @@
+"""Continuous time: gradient descent with nuPI ascent, and the oscillator it is.
+
+For min f(x) subject to h(x) = 0, with J = Jh(x) of shape (n, c), a column a constraint's gradient,
+
+    x'  = -grad f(x) - J mu                                          the flow
+    mu' = ki h(x) + kp J^T x'
+
+Differentiated once more, and with Phi = hess f + sum mu_c hess h_c and Xi_c = x'^T hess h_c x',
+
+    x''  = -Phi x' - J mu'                                           the oscillator
+    mu'' = ki J^T x' + kp J^T x'' + kp Xi
+
+with x'(0) and mu'(0) as the flow gives them. kp multiplies mu', so it is a friction: that is how it damps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import torch
+from torch.func import grad, jacrev
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    Method: TypeAlias = Literal["RK23", "RK45", "DOP853", "Radau", "BDF", "LSODA"]
+    Objective: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
+    Field: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """min f(x) subject to h(x) = 0, for differentiable f and h.
+
+    Args:
+        f: x of shape (n,) to a scalar.
+        h: x of shape (n,) to the violations, of shape (c,).
+    """
+
+    f: Objective
+    h: Objective
+
+    def lagrangian(self, x: torch.Tensor, mu: torch.Tensor) -> torch.Tensor:
+        """f(x) + mu . h(x)."""
+        return self.f(x) + mu @ self.h(x)
+
+    def slopes(self, x: torch.Tensor) -> torch.Tensor:
+        """J^T, of shape (c, n): the gradient of each constraint, in rows."""
+        rows: torch.Tensor = jacrev(self.h)(x)
+        return rows
+
+    def curvature(self, x: torch.Tensor, mu: torch.Tensor) -> torch.Tensor:
+        """Phi, the Hessian of the Lagrangian in x: hess f + sum mu_c hess h_c."""
+        phi: torch.Tensor = jacrev(grad(self.lagrangian))(x, mu)
+        return phi
+
+    def bending(self, x: torch.Tensor, velocity: torch.Tensor) -> torch.Tensor:
+        """Xi, how the constraints bend along the motion: v^T hess h_c v for each constraint c."""
+
+        def rate(at: torch.Tensor) -> torch.Tensor:
+            return self.slopes(at) @ velocity
+
+        turning: torch.Tensor = jacrev(rate)(x)
+        return turning @ velocity
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """A solution at `times`: x of shape (T, n), mu and the violations h(x) of shape (T, c)."""
+
+    times: torch.Tensor
+    x: torch.Tensor
+    mu: torch.Tensor
+    violations: torch.Tensor
+
+
+def flow(problem: Problem, ki: float, kp: float, n: int) -> Field:
+    """The right-hand side of the flow, on the state (x, mu) as one vector; n is the length of x."""
+
+    def field(state: torch.Tensor) -> torch.Tensor:
+        x, mu = state[:n], state[n:]
+        dx = -grad(problem.lagrangian)(x, mu)
+        return torch.cat([dx, ki * problem.h(x) + kp * problem.slopes(x) @ dx])
+
+    return field
+
+
+def oscillator(problem: Problem, ki: float, kp: float, n: int) -> Field:
+    """The right-hand side of the oscillator, on the state (x, mu, x', mu') as one vector."""
+
+    def field(state: torch.Tensor) -> torch.Tensor:
+        position, velocity = state.chunk(2)
+        x, mu, dx, dmu = position[:n], position[n:], velocity[:n], velocity[n:]
+        slopes = problem.slopes(x)
+        ddx = -problem.curvature(x, mu) @ dx - slopes.T @ dmu
+        ddmu = ki * slopes @ dx + kp * (slopes @ ddx + problem.bending(x, dx))
+        return torch.cat([velocity, ddx, ddmu])
+
+    return field
+
+
+def oscillator_start(
+    problem: Problem, ki: float, kp: float, x0: torch.Tensor, mu0: torch.Tensor
+) -> torch.Tensor:
+    """The oscillator's initial state (x, mu, x', mu'): the flow gives the velocities.
+
+    x'(0) = -grad f - J mu_0;  mu'(0) = ki h(x_0) + kp J^T x'(0)
+    """
+    position = torch.cat([x0, mu0])
+    return torch.cat([position, flow(problem, ki, kp, len(x0))(position)])
+
+
+def solve_flow(
+    problem: Problem,
+    x0: torch.Tensor,
+    *,
+    ki: float,
+    kp: float,
+    times: Sequence[float] | torch.Tensor,
+    mu0: torch.Tensor | None = None,
+    method: Method = "DOP853",
+    tolerance: float = 1e-10,
+) -> Trajectory:
+    """The flow from x0 at the given times, by one of scipy's solvers, in double precision.
+
+    Args:
+        problem: the objective and the constraints.
+        x0: where x starts, of shape (n,).
+        ki: the integral gain, per unit of time (a run with primal step eta has ki / eta).
+        kp: the proportional gain.
+        times: rising, the first is when the flow is at its start.
+        mu0: where the multipliers start; by default at zero.
+        method: a method of `scipy.integrate.solve_ivp`; "Radau" for stiff problems.
+        tolerance: relative and absolute.
+
+    Example:
+        >>> circle = Problem(f=lambda x: x.sum(), h=lambda x: x.square().sum(dim=0, keepdim=True) - 2)
+        >>> run = solve_flow(circle, torch.tensor([1.0, 0.0]), ki=1.0, kp=1.0, times=[0.0, 40.0])
+        >>> run.x[-1]
+        tensor([-1., -1.], dtype=torch.float64)
+    """
+    x0 = x0.double()
+    mu0 = torch.zeros_like(problem.h(x0)) if mu0 is None else mu0.double()
+    states = integrate(
+        flow(problem, ki, kp, len(x0)), torch.cat([x0, mu0]), times, method=method, tolerance=tolerance
+    )
+    return _trajectory(problem, times, states, len(x0))
+
+
+def solve_oscillator(
+    problem: Problem,
+    x0: torch.Tensor,
+    *,
+    ki: float,
+    kp: float,
+    times: Sequence[float] | torch.Tensor,
+    mu0: torch.Tensor | None = None,
+    method: Method = "DOP853",
+    tolerance: float = 1e-10,
+) -> Trajectory:
+    """The same trajectory as `solve_flow`, from the second-order system."""
+    x0 = x0.double()
+    mu0 = torch.zeros_like(problem.h(x0)) if mu0 is None else mu0.double()
+    start = oscillator_start(problem, ki, kp, x0, mu0)
+    states = integrate(oscillator(problem, ki, kp, len(x0)), start, times, method=method, tolerance=tolerance)
+    return _trajectory(problem, times, states[:, : len(start) // 2], len(x0))
+
+
+def integrate(
+    field: Field,
+    start: torch.Tensor,
+    times: Sequence[float] | torch.Tensor,
+    *,
+    method: Method = "DOP853",
+    tolerance: float = 1e-10,
+) -> torch.Tensor:
+    """The states, of shape (T, n), of an autonomous system state' = field(state) at the given times."""
+    from scipy.integrate import solve_ivp
+
+    at = torch.as_tensor(times, dtype=torch.float64)
+    if at.ndim != 1 or len(at) < 2 or not bool((at.diff() > 0).all()):
+        raise ValueError(f"times must be at least two rising numbers, but {times!r} came")
+    solution = solve_ivp(
+        lambda _, state: field(torch.from_numpy(state)).numpy(),
+        (at[0].item(), at[-1].item()),
+        start.double().numpy(),
+        t_eval=at.numpy(),
+        method=method,
+        rtol=tolerance,
+        atol=tolerance,
+    )
+    if not solution.success:
+        raise RuntimeError(f"{method} stopped at t={solution.t[-1]:.4g}: {solution.message}")
+    return torch.from_numpy(solution.y).T.contiguous()
+
+
+def _trajectory(
+    problem: Problem, times: Sequence[float] | torch.Tensor, states: torch.Tensor, n: int
+) -> Trajectory:
+    x, mu = states[:, :n], states[:, n:]
+    at = torch.as_tensor(times, dtype=torch.float64)
+    return Trajectory(at, x, mu, torch.stack([problem.h(point) for point in x]))

@@ -1,0 +1,157 @@
+"""A first answer to "what gains should I start from?", read off a model and one batch.
+
+Along the gradient g of one constraint, with slope a = |g| and curvature h = g^T Phi g / |g|^2 (Phi is the
+Hessian of the Lagrangian in the parameters), training is taken for the one-variable oscillator of `spectrum`:
+
+    lambda^2 + (h + kp a^2) lambda + a^2 ki / eta = 0        eta: time per step, lr / (1 - momentum)
+
+and the gains are chosen so that it is critically damped. What this assumes, and where it will be off:
+
+- the primal optimizer is gradient descent, perhaps with momentum. For Adam and its kin the step is rescaled
+  per parameter, and `lr` would have to be the typical step over the typical gradient;
+- the constraint's gradient is near an eigenvector of Phi, and constraints do not pull on one another: each is
+  looked at alone;
+- slope and curvature change little on the way from here to the solution, so ask again after some training;
+- the batch is typical. On a noisy one, smooth with nu, and take the mean of a few suggestions.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from nupi.lagrangian import Lagrangian
+
+    Gains: TypeAlias = tuple[torch.Tensor, torch.Tensor]
+
+# When 2% is left, in units of 1 / rate: (1 + t) exp(-t) = 0.02 at critical damping, exp(-t) = 0.02 else.
+CRITICAL_SETTLING = 5.8339
+SINGLE_SETTLING = math.log(50.0)
+
+
+class Suggestion(NamedTuple):
+    """Gains for one group of constraints, of the group's shape; `NuPI` takes such tensors as they are."""
+
+    ki: torch.Tensor
+    kp: torch.Tensor
+    slope: torch.Tensor
+    """a, the norm of each constraint's gradient."""
+    curvature: torch.Tensor
+    """h, the curvature of the Lagrangian along it."""
+
+
+def suggest_gains(
+    model: torch.nn.Module | Iterable[torch.Tensor],
+    lagrangian: Lagrangian,
+    loss: torch.Tensor,
+    violations: Mapping[str, torch.Tensor],
+    *,
+    lr: float,
+    steps: float | None = None,
+    ki: float | None = None,
+    momentum: float = 0.0,
+) -> dict[str, Suggestion]:
+    """Suggest ki and kp for every constraint, by Hessian-vector products on one batch.
+
+    Give `steps`, the primal steps within which a violation should settle (2% of it left), to have both
+    gains; or give a `ki` you trust, such as a step size that suits gradient ascent, to have the kp that damps
+    it. Where the model's own curvature damps more than enough, kp is 0. The cost is two backward passes a
+    constraint.
+
+    Args:
+        model: the model, or its parameters.
+        lagrangian: where the multipliers are now; they weigh the constraints' curvature.
+        loss: the objective on the batch, with its graph.
+        violations: constraint name to violations on the batch, with their graph.
+        lr: the step size of the primal SGD.
+        steps: the steps within which a violation should settle.
+        ki: the integral gain, instead of `steps`.
+        momentum: the momentum of the primal SGD.
+
+    Example:
+        >>> import nupi
+        >>> x = torch.tensor([0.3, 0.0], requires_grad=True)
+        >>> lagrangian = nupi.Lagrangian({"sum": nupi.Equality()})
+        >>> gains = suggest_gains([x], lagrangian, x.square().sum(), {"sum": x.sum() - 1}, lr=0.1, ki=0.4)
+        >>> gains["sum"].kp, gains["sum"].slope, gains["sum"].curvature
+        (tensor([1.8284]), tensor([1.4142]), tensor([2.]))
+    """
+    if (steps is None) == (ki is None):
+        raise ValueError(f"give either steps or ki, but steps={steps} and ki={ki} came")
+    for name, value in (("lr", lr), ("steps", steps), ("ki", ki)):
+        if value is not None and not value > 0.0:
+            raise ValueError(f"{name}={value} must be positive")
+    if not 0.0 <= momentum < 1.0:
+        raise ValueError(f"momentum={momentum} must be in [0, 1), as SGD's is")
+    parameters = [
+        p for p in (model.parameters() if isinstance(model, torch.nn.Module) else model) if p.requires_grad
+    ]
+    eta = lr / (1.0 - momentum)
+    slopes = _gradients(lagrangian(loss, violations), parameters, create_graph=True)
+    suggestions = {}
+    for name, violation in violations.items():
+        if not isinstance(violation, torch.Tensor):
+            kind = type(violation).__name__
+            raise TypeError(
+                f"violations[{name!r}] is {kind}, but a suggestion needs all of a group; give a tensor"
+            )
+        measured = [_slope_and_curvature(name, one, slopes, parameters) for one in violation.reshape(-1)]
+        shape = lagrangian.multipliers[name].shape
+        slope, curvature = (torch.stack(part).reshape(shape) for part in zip(*measured, strict=True))
+        if steps is not None:
+            gains = _settling(slope, curvature, eta, steps)
+        else:
+            assert ki is not None
+            gains = _damping(slope, curvature, eta, ki)
+        suggestions[name] = Suggestion(*gains, slope, curvature)
+    return suggestions
+
+
+def _settling(a: torch.Tensor, h: torch.Tensor, eta: float, steps: float) -> Gains:
+    """Both gains from the time to settle: critical where that needs kp >= 0, else at kp = 0."""
+    rate = CRITICAL_SETTLING / (steps * eta)
+    kp = (2.0 * rate - h) / a.square()
+    slow = SINGLE_SETTLING / (steps * eta)
+    ki = torch.where(kp >= 0.0, rate * rate, slow * (h - slow)) * eta / a.square()
+    return ki, kp.clamp(min=0.0)
+
+
+def _damping(a: torch.Tensor, h: torch.Tensor, eta: float, ki: float) -> Gains:
+    """The kp of critical damping for a given ki, or 0 where the curvature alone damps more than that."""
+    kp = (2.0 * a * math.sqrt(ki / eta) - h) / a.square()
+    return torch.full_like(a, ki), kp.clamp(min=0.0)
+
+
+def _slope_and_curvature(
+    name: str, violation: torch.Tensor, slopes: list[torch.Tensor], parameters: list[torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """A = |g| and h = d^T Phi d along d = g / |g|, of one constraint."""
+    direction = _gradients(violation, parameters)
+    slope = torch.stack([part.square().sum() for part in direction]).sum().sqrt()
+    if not bool(slope > 0.0):
+        raise ValueError(
+            f"the gradient of constraint {name!r} is {slope.item():g} on this batch, so no multiplier can "
+            "move it; check that its violation depends on the model, or take another batch"
+        )
+    along = torch.stack([(g * d).sum() for g, d in zip(slopes, direction, strict=True)]).sum() / slope
+    turned = _gradients(along, parameters)
+    curvature = torch.stack([(t * d).sum() for t, d in zip(turned, direction, strict=True)]).sum() / slope
+    return slope.detach(), curvature.detach()
+
+
+def _gradients(
+    value: torch.Tensor, parameters: list[torch.Tensor], *, create_graph: bool = False
+) -> list[torch.Tensor]:
+    """The gradient by parameter, with zeros for those that `value` does not depend on."""
+    if not value.requires_grad:
+        return [torch.zeros_like(p) for p in parameters]
+    return list(
+        torch.autograd.grad(
+            value, parameters, retain_graph=True, create_graph=create_graph, materialize_grads=True
+        )
+    )

@@ -1,0 +1,129 @@
+import math
+
+import pytest
+import torch
+from torch.func import functional_call
+
+import nupi
+from nupi.theory import suggest_gains
+from nupi.theory.spectrum import critical_points
+
+
+def line(h=1.0, a=2.0):
+    """One variable of curvature h, one constraint of slope a, and the solution at x = 1."""
+    x = torch.zeros(1, dtype=torch.float64, requires_grad=True)
+
+    def evaluate():
+        return 0.5 * h * x.square().sum(), {"line": a * (x - 1)}
+
+    return x, nupi.Lagrangian({"line": nupi.Equality()}).double(), evaluate
+
+
+def run(x, lagrangian, evaluate, gains, lr, steps, momentum=0.0):
+    """The violations of a real run with these gains."""
+    primal = torch.optim.SGD([x], lr=lr, momentum=momentum)
+    dual = nupi.NuPI(lagrangian.parameters(), ki=gains.ki, kp=gains.kp, init="bumpless")
+    seen = []
+    for _ in range(steps):
+        loss, violations = evaluate()
+        seen.append(violations["line"].item())
+        lagrangian.ascend(dual, violations)
+        lagrangian(loss, violations).backward()
+        primal.step()
+        primal.zero_grad()
+    return torch.tensor(seen)
+
+
+@pytest.mark.parametrize(("h", "a"), [(1.0, 2.0), (0.0, 1.0), (-0.5, 3.0)])
+def test_kp_for_a_given_ki_is_the_closed_form(h, a):
+    x, lagrangian, evaluate = line(h, a)
+    lr, ki = 0.01, 0.02
+    found = suggest_gains([x], lagrangian, *evaluate(), lr=lr, ki=ki)["line"]
+    assert found.slope.item() == pytest.approx(abs(a))
+    assert found.curvature.item() == pytest.approx(h)
+    assert found.ki.item() == ki
+    assert found.kp.item() == pytest.approx(critical_points(h, a, ki / lr)[1])
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+@pytest.mark.parametrize("h", [0.5, 40.0])  # kp > 0, and a curvature that damps more than enough by itself
+def test_the_suggested_gains_settle_in_the_steps_asked_for(h, momentum):
+    x, lagrangian, evaluate = line(h=h)
+    found = suggest_gains([x], lagrangian, *evaluate(), lr=0.01, steps=400, momentum=momentum)["line"]
+    assert (found.kp.item() > 0) == (h < 10)
+    seen = run(x, lagrangian, evaluate, found, lr=0.01, steps=1500, momentum=momentum)
+    scale = abs(seen[0].item())
+    settled = int((seen.abs() > 0.02 * scale).nonzero().max()) + 1
+    assert 200 < settled < 480
+    assert seen.max() < 0.02 * scale  # it starts below 0: no overshoot to speak of
+
+
+def test_without_the_suggested_kp_the_same_run_overshoots():
+    x, lagrangian, evaluate = line(h=0.5)
+    found = suggest_gains([x], lagrangian, *evaluate(), lr=0.01, steps=400)["line"]
+    seen = run(x, lagrangian, evaluate, found._replace(kp=torch.zeros_like(found.kp)), lr=0.01, steps=1500)
+    assert seen.max() > 0.2 * abs(seen[0].item())
+
+
+def test_slope_and_curvature_of_a_network_against_its_full_hessian():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2)).double()
+    inputs, labels = torch.randn(16, 3, dtype=torch.float64), torch.randint(2, (16,))
+    lagrangian = nupi.Lagrangian({"rates": nupi.Inequality(2, init=0.7), "size": nupi.Equality()}).double()
+
+    def evaluate(parameters):
+        logits = functional_call(model, parameters, (inputs,))
+        rates = logits.softmax(-1).mean(0) - 0.4
+        size = sum(p.square().sum() for p in parameters.values()) - 3.0
+        return torch.nn.functional.cross_entropy(logits, labels), {"rates": rates, "size": size.reshape(1)}
+
+    named = dict(model.named_parameters())
+    found = suggest_gains(model, lagrangian, *evaluate(named), lr=0.1, steps=100)
+    assert {name: group.ki.shape for name, group in found.items()} == {"rates": (2,), "size": (1,)}
+
+    # Everything again on one flat vector, with the whole Hessian.
+    shapes = {name: p.shape for name, p in named.items()}
+
+    def unflatten(flat):
+        parts = flat.split([shape.numel() for shape in shapes.values()])
+        return {name: part.reshape(shapes[name]) for name, part in zip(shapes, parts, strict=True)}
+
+    flat = torch.cat([p.detach().reshape(-1) for p in named.values()])
+    phi = torch.autograd.functional.hessian(lambda x: lagrangian(*evaluate(unflatten(x))), flat)
+    for name, count in (("rates", 2), ("size", 1)):
+        slopes = torch.autograd.functional.jacobian(lambda x, n=name: evaluate(unflatten(x))[1][n], flat)
+        for i in range(count):
+            assert found[name].slope[i].item() == pytest.approx(slopes[i].norm().item(), rel=1e-9)
+            curvature = (slopes[i] @ phi @ slopes[i] / slopes[i].square().sum()).item()
+            assert found[name].curvature[i].item() == pytest.approx(curvature, rel=1e-9)
+    # The tensors are gains as they are, and the model has not been touched.
+    nupi.NuPI(
+        [{"params": [lagrangian.get_parameter("rates")], "kp": found["rates"].kp}], ki=found["rates"].ki
+    )
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_the_settling_constant_is_where_two_percent_is_left():
+    from nupi.theory.suggest import CRITICAL_SETTLING
+
+    assert (1 + CRITICAL_SETTLING) * math.exp(-CRITICAL_SETTLING) == pytest.approx(0.02, rel=1e-3)
+
+
+def test_bad_requests_are_refused():
+    x, lagrangian, evaluate = line()
+    with pytest.raises(ValueError, match="give either steps or ki, but steps=None and ki=None came"):
+        suggest_gains([x], lagrangian, *evaluate(), lr=0.1)
+    with pytest.raises(ValueError, match="give either steps or ki"):
+        suggest_gains([x], lagrangian, *evaluate(), lr=0.1, steps=10, ki=0.1)
+    with pytest.raises(ValueError, match=r"lr=0\.0 must be positive"):
+        suggest_gains([x], lagrangian, *evaluate(), lr=0.0, steps=10)
+    with pytest.raises(ValueError, match=r"momentum=1\.0 must be in \[0, 1\)"):
+        suggest_gains([x], lagrangian, *evaluate(), lr=0.1, steps=10, momentum=1.0)
+    loss, seen = evaluate()
+    some = {"line": nupi.Indexed(seen["line"], torch.tensor([0]))}
+    with pytest.raises(
+        TypeError, match=r"violations\['line'\] is Indexed, but a suggestion needs all of a group"
+    ):
+        suggest_gains([x], lagrangian, loss, some, lr=0.1, steps=10)
+    with pytest.raises(ValueError, match="the gradient of constraint 'line' is 0 on this batch"):
+        suggest_gains([x], lagrangian, loss, {"line": torch.ones(1, dtype=torch.float64)}, lr=0.1, steps=10)
