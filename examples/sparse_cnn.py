@@ -54,7 +54,7 @@ def train(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, epochs: 
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(weights, epochs * batches)
 
     lagrangian = nupi.Lagrangian({"density": nupi.Inequality()})
-    dual = nupi.NuPI(lagrangian.parameters(), ki=0.05, kp=10.0)
+    dual = nupi.NuPI(lagrangian.parameters(), ki=0.01, kp=10.0)
     model.train()
     for epoch in range(epochs):
         for rows in torch.randperm(len(images))[: batches * 64].view(-1, 64):
@@ -87,7 +87,7 @@ def main() -> None:
     print(f"gates on the channels of {', '.join(gated)}; at most {DENSITY:.0%} of their weights\n")
     train(model, images, labels, epochs)
 
-    small = gates.harvest(model, test_images)
+    small = gates.harvest(model, test_images[:64])
     expected, realised = gates.density(model).item(), gates.density(model, kind="realised").item()
     print(f"\nexpected density {expected:.3f}, density at test time {realised:.3f}")
     print(f"test accuracy {accuracy(model, test_images, test_labels):.1f}% with gates, ", end="")

@@ -122,6 +122,12 @@ class Forked(nn.Module):
         (nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4)), "0", {}, "'1', a LayerNorm"),
         (Shared(), ["a", "b"], {}, "'norm' follows more than one"),
         (Forked(), "conv", {}, "goes through"),
+        (
+            nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU(), nn.MaxPool2d(2), nn.BatchNorm2d(4)),
+            "0",
+            {},
+            "reaches the norm '3' through other layers",
+        ),
     ],
 )
 def test_refusals_leave_the_model_alone(model, names, options, message):
@@ -129,6 +135,22 @@ def test_refusals_leave_the_model_alone(model, names, options, message):
     with pytest.raises(ValueError, match=message):
         gates.attach(model, names, **options)
     assert dict(model.named_modules()) == before
+
+
+def test_a_layer_with_two_names_is_gated_under_both():
+    model = chain()
+    model.again = model[3]
+    gates.attach(model, "3")
+    assert model.again is model[3]
+    assert type(model.again) is gates.GatedConv2d
+
+
+def test_a_layer_of_the_users_own_kind_is_not_replaced():
+    model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(3, 4)), nn.BatchNorm1d(4))
+    with pytest.raises(TypeError, match="would lose what a ParametrizedLinear does"):
+        gates.attach(model, "0", norms={"0": None})
+    gates.attach(model, "0", norms={"0": "1"})
+    assert type(model[1]) is gates.GatedBatchNorm1d
 
 
 def test_twice_is_refused():

@@ -118,7 +118,22 @@ def tokens():
     return Net(call, first=nn.Linear(64, 20), second=nn.Linear(20, 4)), "first"
 
 
+def norm_behind_the_activation():
+    return nn.Sequential(convolution(3, 9), nn.ReLU(), nn.BatchNorm2d(9), convolution(9, 2)), {"0": "2"}
+
+
+def unpacked_shape():
+    def call(m, x):
+        y = torch.relu(m.conv(x))
+        batch, _, _, _ = y.shape
+        return m.head(y.view(batch, -1))
+
+    return Net(call, conv=convolution(3, 7), head=nn.Linear(7 * 64, 3)), "conv"
+
+
 ARCHITECTURES = [
+    norm_behind_the_activation,
+    unpacked_shape,
     chain,
     without_norms,
     residual,
@@ -147,7 +162,8 @@ def lived_in(model):
 def gated(build, *, place="after", unit="channel", seed=0):
     torch.manual_seed(seed)
     model, names = build()
-    gates.attach(lived_in(model), names, place=place, unit=unit)
+    norms = names if isinstance(names, dict) else None
+    gates.attach(lived_in(model), names, place=place, unit=unit, norms=norms)
     with torch.no_grad():
         for layer in gates.gated_layers(model).values():
             layer.gate.log_alpha.normal_(-1.6, 2.0)  # half of them closed
@@ -266,11 +282,11 @@ def test_mode_and_randomness_of_the_model_are_left_alone():
 
 def ungated_norm_behind():
     """A closed channel that a plain norm lights up again."""
-    return nn.Sequential(convolution(3, 6), nn.ReLU(), nn.BatchNorm2d(6), convolution(6, 2)), "0"
+    return nn.Sequential(convolution(3, 6), nn.ReLU(), nn.BatchNorm2d(6), convolution(6, 2)), {"0": None}
 
 
 def mixed_norm():
-    return nn.Sequential(convolution(3, 6), nn.ReLU(), nn.GroupNorm(2, 6), convolution(6, 2)), "0"
+    return nn.Sequential(convolution(3, 6), nn.ReLU(), nn.GroupNorm(2, 6), convolution(6, 2)), {"0": None}
 
 
 def the_output_itself():
@@ -326,6 +342,14 @@ def added_to_the_input():
     return Net(lambda m, x: m.c(m.a(x) + x), a=convolution(3, 3), c=convolution(3, 2)), "a"
 
 
+def named_sum():
+    def call(m, x):
+        y = m.a(x)
+        return m.c(torch.add(input=y, other=1.0))
+
+    return Net(call, a=convolution(3, 6), c=convolution(6, 2)), "a"
+
+
 def attention_over_channels():
     return Net(lambda m, x: m.c(m.a(x).softmax(1)), a=convolution(3, 6), c=convolution(6, 2)), "a"
 
@@ -345,6 +369,7 @@ def attention_over_channels():
         (tied, "shares parameters"),
         (added_to_something_live, "not zero everywhere"),
         (added_to_the_input, r"meets add\(\): both sides"),
+        (named_sum, r"meets add\(\), called in a way"),
         (attention_over_channels, r"meets softmax\(\), which has no rule"),
     ],
 )

@@ -11,6 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from nupi.gates.graph import UntraceableError, trace
 from nupi.gates.hard_concrete import STRETCH, TEMPERATURE, HardConcrete
+from nupi.gates.harvesting.rules import POOLS, ZERO_TO_ZERO
 from nupi.gates.layers import Gated, GatedBatchNorm1d, GatedBatchNorm2d, GatedConv2d, GatedLinear, Place
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ GATED_NORMS: dict[type[nn.Module], type[GatedBatchNorm1d | GatedBatchNorm2d]] = 
     nn.BatchNorm1d: GatedBatchNorm1d,
     nn.BatchNorm2d: GatedBatchNorm2d,
 }
-OTHER_NORMS = (
+NORMS = (
     _BatchNorm,
     nn.GroupNorm,
     nn.LayerNorm,
@@ -52,8 +53,9 @@ def attach(
             stands for anything, dots too: "layer*.conv1".
         unit: a gate for each output channel, or for each weight.
         place: where the gates of channels sit when a batch norm follows the layer: "before" or "after" it.
-        norms: layer name to the name of the batch norm that follows it, or to None where none does. Needed for
-            models that `torch.fx` cannot trace; found by tracing otherwise.
+        norms: layer name to the name of the batch norm that its gates go into, or to None where they stay in the
+            layer. Found by tracing unless given; needed for models that `torch.fx` cannot trace, and where
+            something stands between a layer and its norm.
         droprate_init: as for `HardConcrete`, and so are `temperature`, `stretch` and `clamp`.
         temperature: of the gates.
         stretch: of the gates.
@@ -71,22 +73,23 @@ def attach(
         raise ValueError(f"unit={unit!r} must be one of {', '.join(map(repr, UNITS))}")
     chosen = _choose(model, [names] if isinstance(names, str) else list(names))
     followers = {} if unit == "weight" else _following_norms(model, list(chosen), norms)
-    made: dict[str, Gated] = {}
+    made: dict[nn.Module, Gated] = {}
     for name, layer in chosen.items():
         shape = layer.weight.shape if unit == "weight" else layer.weight.shape[:1]
         gate = HardConcrete(
             shape, droprate_init=droprate_init, temperature=temperature, stretch=stretch, clamp=clamp
         ).to(layer.weight.device)
-        follower = followers.get(name)
-        if follower is None:
-            made[name] = (
-                GatedConv2d(layer, gate) if isinstance(layer, nn.Conv2d) else GatedLinear(layer, gate)
-            )
+        if follower := followers.get(name):
+            made[model.get_submodule(follower)] = _gated_norm(model, name, follower, gate, place)
+        elif isinstance(layer, nn.Conv2d):
+            made[layer] = GatedConv2d(layer, gate)
         else:
-            made[follower] = _gated_norm(model, name, follower, gate, place)
-    for name, module in made.items():  # only now: an error above leaves the model as it was
-        parent, _, child = name.rpartition(".")
-        setattr(model.get_submodule(parent), child, module)
+            made[layer] = GatedLinear(layer, gate)
+    # Only now, so that an error above leaves the model as it was; a layer may be known by more names than one.
+    for name, module in list(model.named_modules(remove_duplicate=False)):
+        if module in made:
+            parent, _, child = name.rpartition(".")
+            setattr(model.get_submodule(parent), child, made[module])
     return list(chosen)
 
 
@@ -161,13 +164,31 @@ def _norm_after(model: nn.Module, graph: fx.Graph, name: str) -> str | None:
     calls = [node for node in graph.nodes if node.op == "call_module" and node.target == name]
     if not calls:
         raise ValueError(f"names has {name!r}, which the model's forward never calls")
-    found: set[str | None] = set()
-    for user in (user for call in calls for user in call.users):
-        is_norm = user.op == "call_module" and isinstance(model.get_submodule(user.target), OTHER_NORMS)
-        found.add(user.target if is_norm else None)
+    users = [user for call in calls for user in call.users]
+    found = {str(user.target) if _is_norm(model, user) else None for user in users}
     if len(found) > 1:
         raise ValueError(
             f"the output of {name!r} goes through {sorted(map(str, found))}: a gate in one of them would not "
             "close the channel in the others; gate a layer with one follower"
         )
+    if found == {None} and (later := _norm_behind(model, users)):
+        raise ValueError(
+            f"{name!r} reaches the norm {later!r} through other layers, and it would light a closed channel up again; "
+            f"say norms={{{name!r}: {later!r}}} to gate there, or {{{name!r}: None}} to gate the layer all the same"
+        )
     return found.pop() if found else None
+
+
+def _norm_behind(model: nn.Module, nodes: list[fx.Node]) -> str | None:
+    """The first norm behind activations and pooling, which leave a closed channel closed."""
+    for node in nodes:
+        kind = type(model.get_submodule(str(node.target))) if node.op == "call_module" else node.target
+        if _is_norm(model, node):
+            return str(node.target)
+        if kind in ZERO_TO_ZERO | POOLS and (found := _norm_behind(model, list(node.users))):
+            return found
+    return None
+
+
+def _is_norm(model: nn.Module, node: fx.Node) -> bool:
+    return node.op == "call_module" and isinstance(model.get_submodule(str(node.target)), NORMS)

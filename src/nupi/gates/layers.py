@@ -57,6 +57,11 @@ class Gated(nn.Module):
     def _take_over(self, plain: nn.Module, gate: HardConcrete) -> None:
         if isinstance(plain, Gated):
             raise TypeError(f"a {type(plain).__name__} is gated already; gate the plain layer instead")
+        if type(plain) not in type(self).__mro__:
+            raise TypeError(
+                f"a {type(self).__name__} is made from torch's own layer, and would lose what a "
+                f"{type(plain).__name__} does differently"
+            )
         self.__dict__.update(plain.__dict__)
         for own in ("_parameters", "_buffers", "_modules"):
             self.__dict__[own] = plain.__dict__[own].copy()

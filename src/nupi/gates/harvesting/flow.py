@@ -42,19 +42,16 @@ class Walk:
         self.flows: dict[fx.Node, Flow] = {}
         self.lost: dict[fx.Node, str] = {}
         self._shared = _shared_modules(model, graph)
-        started: list[fx.Node] = []
         for node in graph.nodes:
             flow = self._visit(node)
             if flow is not None:
                 self.flows[node] = flow
-                started.append(node)
             else:
                 inherited = [self.lost[source] for source in node.all_input_nodes if source in self.lost]
                 self.lost.setdefault(node, inherited[0] if inherited else "comes straight from the input")
-        for node in started:
-            numbers = self.flows[node].numbers
-            if not self.channels.stays(numbers).any():
-                self.channels.keep(numbers[:1], LAST)
+        for flow in self.flows.values():
+            if not self.channels.stays(flow.numbers).any():
+                self.channels.keep(flow.numbers[:1], LAST)
 
     def module(self, node: fx.Node) -> nn.Module | None:
         """The layer that this node calls, if it calls one."""
@@ -96,7 +93,10 @@ class Walk:
             reason = f"meets {_named(node, module)} together with another layer's output"
         else:
             try:
-                return rule(self, node, module)
+                flow = rule(self, node, module)
+                if flow is not None or not incoming or kind in SIZES:
+                    return flow
+                reason = f"meets {_named(node, module)}, called in a way that is not covered"
             except NotCoveredError as uncovered:
                 reason = f"meets {_named(node, module)}: {uncovered}"
         self._stop(node, reason)

@@ -49,17 +49,8 @@ POOLS: set[Any] = {
     *(functional.max_pool2d, functional.avg_pool2d, functional.adaptive_avg_pool2d),
     *(functional.adaptive_max_pool2d, functional.interpolate),
 }
-SUMS: set[Any] = {
-    operator.add,
-    operator.iadd,
-    operator.sub,
-    operator.isub,
-    torch.add,
-    torch.sub,
-    "add",
-    "add_",
-}
-PRODUCTS: set[Any] = {operator.mul, operator.imul, torch.mul, "mul", "mul_"}
+SUMS: set[Any] = {operator.add, operator.iadd, operator.sub, operator.isub, torch.add, torch.sub, "add"}
+PRODUCTS: set[Any] = {operator.mul, operator.imul, torch.mul, "mul"}
 CATS: set[Any] = {torch.cat, torch.concat}
 JOINS = SUMS | PRODUCTS | CATS
 FLATTENS: set[Any] = {nn.Flatten, torch.flatten, "flatten"}
@@ -158,7 +149,8 @@ def _reshape(walk: Walk, node: fx.Node, _: Any) -> Flow | None:
     source = walk.source(node)
     if source is None:
         return None
-    sizes = node.args[1] if isinstance(node.args[1], tuple | list) else node.args[1:]
+    shape = _argument(node, 1, "shape", ())
+    sizes = shape if isinstance(shape, tuple | list) else node.args[1:]
     if len(sizes) != 2 or sizes[1] != -1 or _shape(node)[0] != source.shape[0]:
         raise NotCoveredError("only (batch, -1) has room for fewer channels; use flatten(1)")
     return _flat(node, source)
@@ -224,7 +216,11 @@ def _size(walk: Walk, node: fx.Node, _: Any) -> None:
         raise NotCoveredError(f"it reads {node.args[1]!r}")
     asked = [node.args[1]] if node.target == "size" and len(node.args) > 1 else None
     if asked is None:
-        asked = [user.args[1] if user.target is operator.getitem else None for user in node.users]
+        asked = [
+            user.args[1] if user.target is operator.getitem else None
+            for user in node.users
+            if user.users  # an unpacked size that nothing reads is harmless
+        ]
     if any(not isinstance(d, int) or d % len(source.shape) == source.dim for d in asked):
         raise NotCoveredError("it may read the number of channels")
 
