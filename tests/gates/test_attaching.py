@@ -116,6 +116,8 @@ class Forked(nn.Module):
         (chain(), "0", {"unit": "row"}, "unit='row'"),
         (chain(), "0", {"place": "inside"}, "place='inside'"),
         (chain(), "0", {"norms": {"3": None}}, "norms has '3'"),
+        (chain(), "0", {"norms": {"0": "9"}}, "norms has '9', which names nothing"),
+        (chain(), [], {}, "names is empty"),
         (chain(), ["0", "3"], {"clamp": 1.0}, "outside clamp"),
         (nn.Linear(3, 4), "*", {}, "model is itself the layer"),
         (nn.Sequential(nn.Conv2d(3, 4, 1), nn.GroupNorm(2, 4)), "0", {}, "'1', a GroupNorm"),

@@ -215,3 +215,16 @@ def test_refusals():
         GatedConv2d(nn.Conv2d(3, 4, 3), HardConcrete(3))
     with pytest.raises(TypeError, match="gated already"):
         GatedLinear(GatedLinear(nn.Linear(3, 4), HardConcrete(4)), HardConcrete(4))
+
+
+def test_a_norm_cancels_the_scale_of_a_gate_before_it():
+    """Why "after" is the default: before the norm, a gate that is partly open hardly feels the loss."""
+    torch.manual_seed(0)
+    x, target = torch.randn(32, 4, 5, 5), torch.randn(32, 4, 5, 5)
+    felt = {}
+    for place in ("before", "after"):
+        layer = GatedBatchNorm2d(nn.BatchNorm2d(4), gate_of(0.0, 0.2, -0.2, 0.1), place=place)
+        layer.gate.eval()  # the median: 0.5 or so, without noise
+        (layer(x) - target).square().mean().backward()
+        felt[place] = layer.gate.log_alpha.grad.abs().max().item()
+    assert felt["before"] < 1e-3 * felt["after"]

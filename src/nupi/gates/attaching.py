@@ -95,6 +95,8 @@ def attach(
 
 def _choose(model: nn.Module, patterns: list[str]) -> dict[str, nn.Conv2d | nn.Linear]:
     """The layers that the patterns name, each once, in the model's order."""
+    if not patterns:
+        raise ValueError("names is empty: name at least one Conv2d or Linear of the model")
     modules = dict(model.named_modules())
     for pattern in patterns:
         matches = [name for name in modules if fnmatchcase(name, pattern)]
@@ -137,9 +139,11 @@ def _following_norms(
     model: nn.Module, names: list[str], norms: Mapping[str, str | None] | None
 ) -> dict[str, str]:
     """The norm that takes the output of each named layer, where one does."""
-    given = dict(norms or {})
+    given, modules = dict(norms or {}), dict(model.named_modules())
     if strangers := [name for name in given if name not in names]:
         raise ValueError(f"norms has {strangers[0]!r}, which is not among the layers to gate: {names}")
+    if missing := [norm for norm in given.values() if norm is not None and norm not in modules]:
+        raise ValueError(f"norms has {missing[0]!r}, which names nothing in the model")
     followers = {name: norm for name, norm in given.items() if norm is not None}
     if open_questions := [name for name in names if name not in given]:
         try:
