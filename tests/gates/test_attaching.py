@@ -115,6 +115,7 @@ class Forked(nn.Module):
         (chain(), ["0", "1"], {}, "names has '1', which names a BatchNorm2d"),
         (chain(), "0", {"unit": "row"}, "unit='row'"),
         (chain(), "0", {"place": "inside"}, "place='inside'"),
+        (chain(), "3", {"place": "inside"}, "place='inside'"),
         (chain(), "0", {"norms": {"3": None}}, "norms has '3'"),
         (chain(), "0", {"norms": {"0": "9"}}, "norms has '9', which names nothing"),
         (chain(), [], {}, "names is empty"),
@@ -155,12 +156,20 @@ def test_a_layer_of_the_users_own_kind_is_not_replaced():
     assert type(model[1]) is gates.GatedBatchNorm1d
 
 
-def test_twice_is_refused():
+@pytest.mark.parametrize("unit", ["channel", "weight"])
+def test_twice_is_refused(unit):
     model = chain()
     gates.attach(model, ["0", "3"])
     for name in ("0", "3"):
         with pytest.raises(ValueError, match="gated already"):
-            gates.attach(model, name)
+            gates.attach(model, name, unit=unit)
+
+
+def test_two_layers_cannot_have_their_gates_in_one_norm():
+    model = Shared()
+    gates.attach(model, "a")
+    with pytest.raises(ValueError, match="followed by 'norm', which gates 'a' already"):
+        gates.attach(model, "b")
 
 
 def test_the_state_dict_of_the_plain_model_still_fits():

@@ -227,6 +227,24 @@ def test_any_pattern_of_closed_gates(data, place):
     assert result.model.conv2.in_channels == max(sum(pattern), 1)
 
 
+class TwoInputs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(5, 12), nn.Linear(6, 12), nn.Linear(12, 3)
+
+    def forward(self, x, y):
+        return {"logits": self.c(torch.tanh(self.a(x)) * self.b(y)), "inputs": (x, y)}
+
+
+def test_several_inputs_and_nested_outputs():
+    model = gated(lambda: (TwoInputs(), ["a", "b"]))
+    inputs = torch.randn(4, 5), torch.randn(4, 6)
+    result = harvest(model, inputs, repeats=1)
+    both = model.a.gate.is_open() & model.b.gate.is_open()  # a product is zero where either side is
+    assert result.channels["a"] == result.channels["b"] == (int(both.sum()), 12)
+    assert torch.allclose(result.model(*inputs)["logits"], model.eval()(*inputs)["logits"], atol=1e-5)
+
+
 def test_every_layer_keeps_a_channel():
     model = gated(chain)
     with torch.no_grad():

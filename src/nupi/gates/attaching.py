@@ -12,7 +12,15 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from nupi.gates.graph import UntraceableError, trace
 from nupi.gates.hard_concrete import STRETCH, TEMPERATURE, HardConcrete
 from nupi.gates.harvesting.rules import POOLS, ZERO_TO_ZERO
-from nupi.gates.layers import Gated, GatedBatchNorm1d, GatedBatchNorm2d, GatedConv2d, GatedLinear, Place
+from nupi.gates.layers import (
+    PLACES,
+    Gated,
+    GatedBatchNorm1d,
+    GatedBatchNorm2d,
+    GatedConv2d,
+    GatedLinear,
+    Place,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -69,8 +77,9 @@ def attach(
         >>> attach(model, "0"), type(model[1]).__name__
         (['0'], 'GatedBatchNorm2d')
     """
-    if unit not in UNITS:
-        raise ValueError(f"unit={unit!r} must be one of {', '.join(map(repr, UNITS))}")
+    for argument, value, known in (("unit", unit, UNITS), ("place", place, PLACES)):
+        if value not in known:
+            raise ValueError(f"{argument}={value!r} must be one of {', '.join(map(repr, known))}")
     chosen = _choose(model, [names] if isinstance(names, str) else list(names))
     followers = {} if unit == "weight" else _following_norms(model, list(chosen), norms)
     made: dict[nn.Module, Gated] = {}
@@ -108,12 +117,13 @@ def _choose(model: nn.Module, patterns: list[str]) -> dict[str, nn.Conv2d | nn.L
                 f"names has {pattern!r}, which {what} in the model; it must name a Conv2d or Linear, "
                 f"such as {', '.join(near)}"
             )
+    gated_from_elsewhere = {module.gates_layer for module in modules.values() if isinstance(module, Gated)}
     chosen: dict[str, nn.Conv2d | nn.Linear] = {}
     for name, module in modules.items():
         if isinstance(module, GATEABLE) and any(fnmatchcase(name, pattern) for pattern in patterns):
             if not name:
                 raise ValueError("model is itself the layer to gate: use GatedConv2d or GatedLinear")
-            if isinstance(module, Gated):
+            if isinstance(module, Gated) or name in gated_from_elsewhere:
                 raise ValueError(f"names has {name!r}, which is gated already")
             chosen[name] = module
     return chosen
@@ -123,7 +133,7 @@ def _gated_norm(model: nn.Module, name: str, follower: str, gate: HardConcrete, 
     layer, norm = model.get_submodule(name), model.get_submodule(follower)
     assert isinstance(layer, GATEABLE)
     if isinstance(norm, Gated):
-        raise ValueError(f"names has {name!r}, whose channels are gated already, in {follower!r}")  # noqa: TRY004
+        raise ValueError(f"{name!r} is followed by {follower!r}, which gates {norm.gates_layer!r} already")  # noqa: TRY004
     if not isinstance(norm, _BatchNorm) or type(norm) not in GATED_NORMS:
         raise ValueError(
             f"{name!r} is followed by {follower!r}, a {type(norm).__name__}, which would light a closed channel up "

@@ -104,6 +104,17 @@ def test_a_package_with_another_layout_is_refused(tiny, tmp_path):
         cifar10.convert_package(package(tmp_path / "p.tgz", narrow, labels), tmp_path)
 
 
+def test_the_originals_archive_is_unpacked(tmp_path):
+    content = {name: name.encode() * 3 for name in cifar10.FILES}
+    with tarfile.open(tmp_path / "cifar-10-binary.tar.gz", "w:gz") as archive:
+        for name, text in content.items():
+            entry = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
+            entry.size = len(text)
+            archive.addfile(entry, io.BytesIO(text))
+    cifar10._unpack(tmp_path / "cifar-10-binary.tar.gz", tmp_path)
+    assert {name: (tmp_path / name).read_bytes() for name in cifar10.FILES} == content
+
+
 def test_other_data_is_refused_and_leaves_the_cache_as_it_was(tiny, tmp_path):
     images, labels = tiny
     home, cache = tmp_path / "mine", tmp_path / "cache"
