@@ -118,6 +118,8 @@ def test_extremes_are_finite(dtype):
         z = quantile(phi, u)
         assert ((z >= 0) & (z <= 1)).all()
         assert torch.isfinite(torch.autograd.grad(z.sum() + probability_active(phi).sum(), phi)[0]).all()
+    assert not quantile(phi, 0.0).any()
+    assert (quantile(phi, 1.0) == 1).all()
 
 
 def test_autocast_changes_nothing():

@@ -350,6 +350,18 @@ def tied():
     return model, "0"
 
 
+def weight_read_elsewhere():
+    def call(m, x):
+        return m.c(m.norm(m.a(x))) * m.a.weight.mean()
+
+    return Net(call, a=convolution(3, 6), norm=nn.BatchNorm2d(6), c=convolution(6, 2)), "a"
+
+
+def depthwise_with_bias():
+    """A closed channel that a bias lights up again."""
+    return nn.Sequential(nn.Conv2d(3, 6, 1), nn.ReLU(), convolution(6, 6, groups=6), nn.Conv2d(6, 2, 1)), "0"
+
+
 def added_to_something_live():
     return Net(
         lambda m, x: m.c(m.a(x) + m.b(x)), a=convolution(3, 6), b=convolution(3, 6), c=convolution(6, 2)
@@ -385,6 +397,8 @@ def attention_over_channels():
         (named_argument, r"meets softmax\(\), which has no rule"),
         (called_twice, "'a', which is used twice"),
         (tied, "shares parameters"),
+        (weight_read_elsewhere, "'a', which is used twice, shares parameters, or has them read elsewhere"),
+        (depthwise_with_bias, "not zero everywhere"),
         (added_to_something_live, "not zero everywhere"),
         (added_to_the_input, r"meets add\(\): both sides"),
         (named_sum, r"meets add\(\), called in a way"),

@@ -39,10 +39,9 @@ def quantile(
     tensor([0.0000, 0.5000, 1.0000])
     """
     u = torch.as_tensor(u, dtype=log_alpha.dtype, device=log_alpha.device)
-    # u within half a spacing of 0 or 1 counts as that far away, so that the logit is finite
-    noise = u.logit(eps=torch.finfo(log_alpha.dtype).eps / 2)
     low, high = stretch
-    return (torch.sigmoid((noise + log_alpha) / temperature) * (high - low) + low).clamp(0, 1)
+    # At u = 0 and u = 1, which a generator may give, the logit is infinite: the gate is 0 or 1, its gradient 0.
+    return (torch.sigmoid((u.logit() + log_alpha) / temperature) * (high - low) + low).clamp(0, 1)
 
 
 def probability_active(

@@ -15,7 +15,6 @@ from nupi.gates.harvesting.channels import Channels, Flow
 from nupi.gates.harvesting.rules import (
     BATCH_NORMS,
     CONVOLUTIONS,
-    JOINS,
     RULES,
     SIZES,
     NotCoveredError,
@@ -82,15 +81,15 @@ class Walk:
         module = self.module(node)
         kind: Any = node.target if module is None else type(module)
         rule = RULES.get(kind) if shape_of(node) is not None or kind in SIZES else None
-        incoming = [source for source in node.all_input_nodes if source in self.flows]
+        incoming = any(source in self.flows for source in node.all_input_nodes)
         if node.op == "output":
             reason = "is part of the model's output"
         elif module in self._shared:
-            reason = f"meets {node.target!r}, which is used twice or shares parameters"
+            reason = (
+                f"meets {node.target!r}, which is used twice, shares parameters, or has them read elsewhere"
+            )
         elif rule is None:
             reason = f"meets {_named(node, module)}, which has no rule here"
-        elif len(incoming) > 1 and kind not in JOINS:
-            reason = f"meets {_named(node, module)} together with another layer's output"
         else:
             try:
                 flow = rule(self, node, module)

@@ -52,7 +52,6 @@ POOLS: set[Any] = {
 SUMS: set[Any] = {operator.add, operator.iadd, operator.sub, operator.isub, torch.add, torch.sub, "add"}
 PRODUCTS: set[Any] = {operator.mul, operator.imul, torch.mul, "mul"}
 CATS: set[Any] = {torch.cat, torch.concat}
-JOINS = SUMS | PRODUCTS | CATS
 FLATTENS: set[Any] = {nn.Flatten, torch.flatten, "flatten"}
 RESHAPES: set[Any] = {"view", "reshape", torch.reshape}
 MEANS: set[Any] = {torch.mean, "mean"}
