@@ -75,13 +75,14 @@ def test_a_checkpoint_of_other_parameters_is_refused_whole(shapes):
         (
             lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, maximize=True),
             3,
-            "has no ki, kp, nu: it is of another",
+            "has momentum, .* of another optimizer",
         ),
-        (lambda p: nupi.UnifiedMomentum(p, 0.1, 0.5), 3, "has no ki, kp, nu: it is of another optimizer"),
-        (lambda p: nupi.PID(p, 0.1, 1.0, 0.5), 4, "nothing was loaded"),
+        (lambda p: torch.optim.Adam(p, 0.1, maximize=True), 3, "of another optimizer"),
+        (lambda p: nupi.UnifiedMomentum(p, 0.1, 0.5), 3, "has beta, gamma: it is of another optimizer"),
+        (lambda p: nupi.PID(p, 0.1, 1.0, 0.5), 3, "has kd, one_sided: it is of another optimizer"),
         (lambda p: nupi.NuPI(p, torch.ones(3)), 4, "does not broadcast"),
     ],
-    ids=["SGD", "UnifiedMomentum", "PID", "another gain"],
+    ids=["SGD", "Adam", "UnifiedMomentum", "PID", "another gain"],
 )
 def test_a_checkpoint_of_another_optimizer_is_refused_whole(make, size, message):
     params = [torch.zeros(3)]

@@ -142,11 +142,20 @@ class DualOptimizer(Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a checkpoint whole, bit for bit, or raise and load nothing of it."""
-        check_checkpoint(self.param_groups, state_dict, self.gain_names, self.slot_names)
-        saved_groups = state_dict["param_groups"]
-        for mine, saved in zip(self.param_groups, saved_groups, strict=True):
-            self._check_group({**self.defaults, **saved, "params": mine["params"]})
+        check_checkpoint(
+            self.param_groups,
+            state_dict,
+            gain=self.gain_names[1],
+            options=self.defaults,
+            slots=self.slot_names,
+        )
+        saved_groups, built_with = state_dict["param_groups"], self.param_groups
+        for mine, saved in zip(built_with, saved_groups, strict=True):
+            self._check_group({**mine, **saved, "params": mine["params"]})
         super().load_state_dict(state_dict)
+        for group, here in zip(self.param_groups, built_with, strict=True):
+            for option, value in here.items():
+                group.setdefault(option, value)  # an option that is younger than the checkpoint
         saved_ids = [i for group in saved_groups for i in group["params"]]
         params = [p for group in self.param_groups for p in group["params"]]
         for saved_id, param in zip(saved_ids, params, strict=True):
@@ -188,8 +197,8 @@ class DualOptimizer(Optimizer):
         """Move many tensors that are past their first step, with gains that are numbers."""
 
     @abstractmethod
-    def _gains(self, group: dict[str, Any], fit: Callable[[Gain], Gain] = lambda gain: gain) -> Gains:
-        """The gains of this step, with `lr` multiplied in; `fit` makes each fit what is to be moved."""
+    def _gains(self, group: dict[str, Any]) -> Gains:
+        """The gains of this step, with `lr` multiplied in."""
 
     def _batches(self, group: dict[str, Any]) -> bool:
         """Whether the foreach kernel serves this group: it takes numbers, and pays from two tensors on."""
@@ -211,7 +220,10 @@ class DualOptimizer(Optimizer):
             seen = state.pop("seen", None)
         wide = param.dtype.itemsize >= _WIDE
         theta, e = (param, error) if wide else (param.float(), error.float())
-        gains = self._gains(group, lambda gain: _like(gain, theta))
+        gains = self._gains(group)
+        for name, gain in gains.items():
+            if isinstance(gain, torch.Tensor):
+                gains[name] = gain.to(theta.device, theta.dtype)
         if seen is None:
             self._advance(group, theta, state, e, gains, fresh=fresh)
         else:
@@ -232,11 +244,16 @@ class DualOptimizer(Optimizer):
         theta, e = flat.index_select(0, rows).to(wide), error.values().to(wide)
 
         def of_rows(gain: Gain) -> Gain:
-            if not isinstance(gain, torch.Tensor) or gain.dim() < flat.dim():
-                return _like(gain, theta)
-            return _like(gain.expand(param.shape).reshape(flat.shape).index_select(0, rows), theta)
+            if not isinstance(gain, torch.Tensor):
+                return gain
+            if gain.dim() == param.dim() and gain.shape[0] > 1 and leading == 1:
+                gain = gain.index_select(0, rows)
+            elif leading > 1 and gain.dim() >= flat.dim():
+                gain = gain.expand(param.shape).reshape(flat.shape).index_select(0, rows)
+            return gain.to(theta.device, theta.dtype)
 
-        gains = self._gains(group, of_rows)
+        # Gains are gathered before they are multiplied: the cost is the rows', never the parameter's.
+        gains = self._gains({**group, **{name: of_rows(group[name]) for name in self.gain_names}})
         whole: State = {}
         seen = None
         if slots:
@@ -280,10 +297,13 @@ class DualOptimizer(Optimizer):
 
     def _ready_state(self, param: torch.Tensor, slots: tuple[str, ...]) -> bool:
         """Make the state if there is none yet (and say so), or have it follow a parameter that changed dtype."""
-        state, wide = self.state[param], widened(param.dtype)
-        if slots[-1] in state:
-            if state[slots[-1]].dtype != wide:
-                state.update({slot: state[slot].to(wide) for slot in slots})
+        state = self.state[param]
+        last = state.get(slots[-1])
+        if last is not None and last.dtype == param.dtype:
+            return False
+        wide = widened(param.dtype)
+        if last is not None:
+            state.update({slot: state[slot].to(wide) for slot in slots})
             return False
         # State that is born in inference mode could not be used outside of it; a graph knows no such mode.
         with nullcontext() if torch.compiler.is_compiling() else torch.inference_mode(False):
@@ -301,17 +321,12 @@ class DualOptimizer(Optimizer):
 
 def scaled(lr: Gain, gain: Gain) -> Gain:
     """`lr` times a gain, without a new tensor where lr is the number 1."""
-    return gain if isinstance(lr, float) and lr == 1.0 else lr * gain
+    return gain if type(lr) is float and lr == 1.0 else lr * gain
 
 
 def _rows_like(mask: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """A mask over leading dimensions, with the trailing ones of `like` added to broadcast over."""
     return mask.view(*mask.shape, *(1,) * (like.dim() - mask.dim()))
-
-
-def _like(gain: Gain, theta: torch.Tensor) -> Gain:
-    """A gain in the dtype and on the device of what it moves; a number is a number everywhere."""
-    return gain.to(theta.device, theta.dtype) if isinstance(gain, torch.Tensor) else gain
 
 
 def _flat_index(error: torch.Tensor) -> torch.Tensor:

@@ -9,10 +9,27 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from nupi.rule import Gain
 
+# Options by which one optimizer's checkpoint is told from another's.
+ELSEWHERE = frozenset(
+    (
+        "init",
+        "form",
+        "kd",
+        "one_sided",
+        "beta",
+        "gamma",
+        "momentum",
+        "nesterov",
+        "dampening",
+        "betas",
+        "eps",
+        "alpha",
+    )
+)
 ANOTHER_PROBLEM = "it is a checkpoint of another problem, and nothing was loaded"
 
 
@@ -52,7 +69,8 @@ def checked_gain(name: str, gain: Gain, param: torch.Tensor) -> Gain:
 
 def check_range(name: str, gain: Gain, low: float, high: float, *, closed: bool, fix: str) -> None:
     """Refuse a gain outside (low, high), or outside [low, high) if `closed`, and say how to mend it."""
-    values = torch.as_tensor(gain)
+    # In double precision: a large number must not become infinite by being looked at.
+    values = torch.as_tensor(gain, dtype=torch.float64)
     inside = ((values >= low) if closed else (values > low)) & (values < high)
     if not bool(inside.all()):
         interval = f"{'[' if closed else '('}{low:g}, {high:g})"
@@ -81,8 +99,10 @@ def check_options(group: dict[str, Any], known: Iterable[str]) -> None:
 def check_checkpoint(
     param_groups: list[dict[str, Any]],
     state_dict: dict[str, Any],
-    options: Iterable[str],
-    slots: Iterable[str],
+    *,
+    gain: str,
+    options: Collection[str],
+    slots: Collection[str],
 ) -> None:
     """Refuse a checkpoint of other parameters, or of another optimizer, before anything of it is loaded."""
     if not {"state", "param_groups"} <= state_dict.keys():
@@ -98,10 +118,11 @@ def check_checkpoint(
             f"{ANOTHER_PROBLEM}"
         )
     for mine, saved in zip(param_groups, saved_groups, strict=True):
-        if missing := [option for option in options if option not in saved]:
-            raise ValueError(
-                f"state_dict has no {', '.join(missing)}: it is of another optimizer, and nothing was loaded"
-            )
+        # A younger option may be missing, but not the step size, and no option may be another optimizer's.
+        foreign = [option for option in saved if option in ELSEWHERE and option not in options]
+        if gain not in saved or foreign:
+            has = f"has {', '.join(foreign)}" if foreign else f"has no {gain}"
+            raise ValueError(f"state_dict {has}: it is of another optimizer, and nothing was loaded")
         names, saved_names = mine.get("param_names"), saved.get("param_names")
         if names and saved_names and names != saved_names:
             raise ValueError(f"state_dict is for {saved_names}, but here are {names}; {ANOTHER_PROBLEM}")

@@ -11,7 +11,7 @@ from nupi.optim.checks import check_smoothing, check_step_size
 from nupi.rule import Gain, add_scaled_, subtract_scaled_
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
 
 class NuPIGains(TypedDict):
@@ -76,8 +76,8 @@ class UnifiedMomentum(DualOptimizer):
         check_step_size("lr", group["lr"])
         check_smoothing("beta", group["beta"])
 
-    def _gains(self, group: dict[str, Any], fit: Callable[[Gain], Gain] = lambda gain: gain) -> Gains:
-        return {"alpha": fit(group["lr"]), "beta": fit(group["beta"]), "gamma": fit(group["gamma"])}
+    def _gains(self, group: dict[str, Any]) -> Gains:
+        return {"alpha": group["lr"], "beta": group["beta"], "gamma": group["gamma"]}
 
     def _slots(self, group: dict[str, Any]) -> tuple[str, ...]:
         return () if isinstance(group["beta"], (int, float)) and group["beta"] == 0 else ("phi",)

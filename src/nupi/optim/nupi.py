@@ -9,7 +9,7 @@ from nupi.optim.base import DualOptimizer, Gains, State, scaled
 from nupi.optim.checks import check_smoothing, check_step_size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     import torch
 
@@ -81,11 +81,9 @@ class NuPI(DualOptimizer):
         check_smoothing("nu", group["nu"])
         check_step_size("lr", group["lr"])
 
-    def _gains(
-        self, group: dict[str, Any], fit: Callable[[rule.Gain], rule.Gain] = lambda gain: gain
-    ) -> Gains:
-        lr, ki, kp, nu = (fit(group[name]) for name in self.gain_names)
-        return {"ki": scaled(lr, ki), "kp": scaled(lr, kp), "nu": nu}
+    def _gains(self, group: dict[str, Any]) -> Gains:
+        lr = group["lr"]
+        return {"ki": scaled(lr, group["ki"]), "kp": scaled(lr, group["kp"]), "nu": group["nu"]}
 
     def _slots(self, group: dict[str, Any]) -> tuple[str, ...]:
         if isinstance(group["kp"], (int, float)) and group["kp"] == 0:

@@ -11,7 +11,7 @@ from nupi.optim.checks import check_smoothing, check_step_size
 from nupi.rule import Gain, add_scaled_
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
 
 class PID(DualOptimizer):
@@ -63,12 +63,9 @@ class PID(DualOptimizer):
         check_smoothing("nu", group["nu"])
         check_step_size("lr", group["lr"])
 
-    def _gains(self, group: dict[str, Any], fit: Callable[[Gain], Gain] = lambda gain: gain) -> Gains:
-        lr, *terms, nu = (fit(group[name]) for name in self.gain_names)
-        return {
-            **{name: scaled(lr, term) for name, term in zip(("ki", "kp", "kd"), terms, strict=True)},
-            "nu": nu,
-        }
+    def _gains(self, group: dict[str, Any]) -> Gains:
+        lr = group["lr"]
+        return {**{name: scaled(lr, group[name]) for name in ("ki", "kp", "kd")}, "nu": group["nu"]}
 
     def _unwind_(self, theta: torch.Tensor, integral: torch.Tensor) -> None:
         unwind_(theta, integral)

@@ -133,3 +133,12 @@ def test_prepare_says_what_there_is(adult_data):
     assert prepare("adult") == "30,162 training and 15,060 test rows, 50 features, 10 groups"
     with pytest.raises(ValueError, match=r"name='adlut' is not a data set.*did you mean adult"):
         prepare("adlut")
+
+
+def test_sex_has_two_values_and_race_five(adult_data):
+    # The paper's section says it the other way round; its appendix and the data agree.
+    sexes, races = (
+        set(part) for part in zip(*(name.split(" / ") for name in adult_data.groups), strict=True)
+    )
+    assert sexes == {"Female", "Male"}
+    assert len(races) == 5
