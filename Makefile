@@ -25,7 +25,7 @@ $(VENV)/.dev: $(VENV)/.paper $(INPUTS)
 	@touch $@
 
 demo: $(VENV)/.paper ## the main result: a table, a figure, the claims
-	$(BIN)/python examples/constrained_regression.py --out out/demo
+	$(BIN)/nupi reproduce svm-dynamics svm-sensitivity --out out/demo
 
 test: $(VENV)/.dev ## every test
 	$(BIN)/python -m pytest --numprocesses auto $(ARGS)

@@ -9,7 +9,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-NAMES = ("step", "dense", "indexed", "groups", "importing")
+NAMES = ("step", "dense", "indexed", "groups", "importing", "sweep")
 
 
 def main() -> None:

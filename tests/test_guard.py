@@ -147,7 +147,35 @@ def test_an_optimizer_without_state_is_not_looked_at_for_ever(make, monkeypatch)
     looks = []
     monkeypatch.setattr("nupi.lagrangian.refuse_non_finite", looks.append)
     some_steps(lagrangian, dual, 5)
-    assert len(looks) == 1
+    assert not looks
+
+
+@pytest.mark.usefixtures("blind")
+def test_every_first_step_is_looked_at_until_one_is_taken():
+    lagrangian, dual = a_problem(OPTIMIZERS["NuPI"])
+    for _ in range(3):
+        with pytest.raises(nupi.NonFiniteViolationError):
+            lagrangian.ascend(dual, {"fair": torch.full((3,), float("nan"))})
+        assert not dual.state
+
+
+@pytest.mark.usefixtures("blind")
+def test_what_is_refused_while_a_report_is_on_its_way_is_reported_later(monkeypatch):
+    lagrangian, dual = problem()
+    some_steps(lagrangian, dual)
+    lagrangian.check()
+    on_its_way, arrives = guard.Look.result, False
+    monkeypatch.setattr(
+        guard.Look, "result", lambda look, wait: on_its_way(look, wait=wait) if arrives else None
+    )
+    lagrangian.ascend(dual, {"small": torch.tensor(float("nan"))})
+    lagrangian.ascend(dual, {"fair": torch.full((3,), float("nan"))})
+    arrives = True
+    with pytest.raises(nupi.NonFiniteViolationError, match="'small'"):
+        lagrangian.ascend(dual, {"small": torch.tensor(1.0)})
+    with pytest.raises(nupi.NonFiniteViolationError, match="'fair'"):
+        lagrangian.check()
+    lagrangian.check()
 
 
 @pytest.mark.usefixtures("blind")
@@ -156,6 +184,37 @@ def test_a_first_step_is_looked_at_wherever_it_is():
     with pytest.raises(nupi.NonFiniteViolationError, match="'fair'"):
         lagrangian.ascend(dual, {"fair": torch.full((3,), float("nan"))})
     assert not dual.state
+
+
+@pytest.mark.parametrize("name", ["NuPI", "positional", "PID", "momentum", "Adam"])
+def test_a_compiled_first_step_that_is_refused_was_no_step(name):
+    """Nothing can be looked at, and the state made by the refused step must not count as begun."""
+    torch._dynamo.reset()
+    errors = [torch.tensor([1.0, -1.0, 0.5]), torch.tensor([0.5, 1.0, -0.5]), torch.tensor([0.2, 0.1, 0.3])]
+    plain, its_dual = a_problem(OPTIMIZERS[name])
+    for error in errors:
+        plain.ascend(its_dual, {"fair": error})
+    lagrangian, dual = a_problem(OPTIMIZERS[name])
+    one_graph = name != "Adam"  # torch's own break the graph around their step
+    ascend = torch.compile(lagrangian.ascend, fullgraph=one_graph, backend="eager")
+    ascend(dual, {"fair": torch.full((3,), float("nan"))})
+    ascend(dual, {"fair": torch.full((3,), float("nan"))})
+    ascend(dual, {"fair": errors[0]})
+    ascend(dual, {"fair": torch.full((3,), float("inf"))})
+    for error in errors[1:]:
+        ascend(dual, {"fair": error})
+    torch.testing.assert_close(lagrangian.multipliers["fair"], plain.multipliers["fair"])
+
+
+def test_what_a_compiled_step_refused_is_reported_by_the_next_eager_one():
+    torch._dynamo.reset()
+    lagrangian, dual = problem()
+    ascend = torch.compile(lagrangian.ascend, fullgraph=True, backend="eager")
+    ascend(dual, {"fair": torch.ones(3)})
+    ascend(dual, {"fair": torch.full((3,), float("nan"))})
+    with pytest.raises(nupi.NonFiniteViolationError, match="'fair'"):
+        lagrangian.ascend(dual, {"fair": torch.ones(3)})
+    lagrangian.ascend(dual, {"fair": torch.ones(3)})
 
 
 @pytest.mark.usefixtures("blind")

@@ -9,7 +9,17 @@ from torch import nn
 
 import nupi
 
-NAMES = ["layer1.0.conv", "a b", "forward", "training", "density"]
+NAMES = [
+    "layer1.0.conv",
+    "a b",
+    "forward",
+    "training",
+    "density",
+    "_refused",
+    "_look",
+    "constraints",
+    "_parameters",
+]
 
 
 def problem(**more):
@@ -66,6 +76,9 @@ def test_names_may_be_anything_and_order_is_theirs_not_the_mappings():
     for name in NAMES:
         assert torch.equal(forward.multipliers[name], backward.multipliers[name])
     assert set(forward.state_dict()) == set(NAMES)
+    assert not forward.eval().training
+    assert forward.train().training
+    forward.check()
     assert forward(torch.zeros(()), {"forward": torch.ones(3)}).shape == ()
 
 
@@ -103,6 +116,75 @@ def test_absent_constraints_are_left_alone():
     assert torch.equal(lagrangian.multipliers["fair"], before)
     assert torch.equal(dual.state[lagrangian._parameters["fair"]]["xi"], state)
     lagrangian.ascend(dual, {})
+
+
+def test_a_stale_gradient_of_an_absent_constraint_moves_nothing():
+    lagrangian = nupi.Lagrangian({"a": nupi.Inequality(), "b": nupi.Inequality(init=1.0)}).requires_grad_()
+    dual = nupi.NuPI(lagrangian.parameters(), ki=0.1)
+    x = torch.tensor(1.0, requires_grad=True)
+    lagrangian(x * x, {"a": x - 2, "b": x - 20}).backward()
+    stale = lagrangian.get_parameter("b").grad.clone()
+    lagrangian.ascend(dual, {"a": x - 2})
+    assert lagrangian.multipliers["b"].item() == 1.0
+    assert torch.equal(lagrangian.get_parameter("b").grad, stale)
+
+
+def test_a_hook_may_clip_the_error_without_touching_the_violation():
+    lagrangian = nupi.Lagrangian({"a": nupi.Equality()})
+    dual = nupi.NuPI(lagrangian.parameters(), ki=1.0)
+    dual.register_step_pre_hook(lambda *_: torch.nn.utils.clip_grad_value_(lagrangian.parameters(), 0.5))
+    violation = torch.tensor([2.0])
+    lagrangian.ascend(dual, {"a": violation})
+    assert violation.item() == 2.0
+    assert lagrangian.multipliers["a"].item() == 0.5
+
+
+def test_violations_may_be_measured_in_inference_mode():
+    for make in (lambda p: nupi.NuPI(p, 0.1, 1.0), lambda p: nupi.PID(p, 0.1, 1.0, 1.0)):
+        lagrangian = nupi.Lagrangian({"a": nupi.Inequality(2)})
+        dual = make(lagrangian.parameters())
+        with torch.inference_mode():
+            lagrangian.ascend(dual, {"a": torch.ones(2)})
+        lagrangian.ascend(dual, {"a": torch.ones(2)})
+        with torch.inference_mode():
+            lagrangian.ascend(dual, {"a": torch.ones(2)})
+        x = torch.ones(2, requires_grad=True)
+        lagrangian(x.sum(), {"a": x}).backward()
+
+
+@pytest.mark.parametrize("form", ["velocity", "positional"])
+def test_state_and_gains_follow_a_problem_that_changes_dtype(form):
+    errors = [
+        torch.tensor([1.0, -0.5, 0.25]),
+        torch.tensor([0.5, 0.5, 0.5]),
+        torch.tensor([-1.0, 2.0, 0.125]),
+    ]
+
+    def run(changes):
+        lagrangian = nupi.Lagrangian({"a": nupi.Equality(3)})
+        gains = {"ki": torch.tensor([0.5, 0.25, 1.0]), "kp": 2.0, "nu": torch.tensor(0.5)}
+        dual = nupi.NuPI(lagrangian.parameters(), **gains, form=form)
+        for error, change in zip(errors, changes, strict=True):
+            lagrangian.to(change)
+            lagrangian.ascend(dual, {"a": error.to(change)})
+        return lagrangian.multipliers["a"].float()
+
+    single, double = torch.float32, torch.float64
+    assert torch.equal(run([single] * 3), run([single, double, double]))
+    assert torch.equal(run([single] * 3), run([double, single, double]))
+
+
+def test_a_checkpoint_of_another_dtype_loads():
+    lagrangian, dual = problem()
+    some_steps(lagrangian, dual)
+    wide, its_dual = problem()
+    wide.double()
+    wide.load_state_dict(lagrangian.state_dict())
+    its_dual.load_state_dict(dual.state_dict())
+    violations = {"fair": torch.tensor([1.0, 0.5, -1.0])}
+    lagrangian.ascend(dual, violations)
+    wide.ascend(its_dual, {"fair": violations["fair"].double()})
+    torch.testing.assert_close(wide.multipliers["fair"].float(), lagrangian.multipliers["fair"])
 
 
 def test_constraints_may_have_optimizers_of_their_own():
@@ -318,6 +400,8 @@ def test_a_checkpoint_reaches_a_lagrangian_inside_a_larger_module():
 
 def test_repr_reads_well():
     lagrangian = nupi.Lagrangian({"b": nupi.Equality((2, 3)), "a": nupi.Inequality(init=0.25)})
+    assert repr(nupi.Inequality(2, restart=True)) == "Inequality(2, restart=True)"
+    assert "meta" in repr(nupi.Lagrangian({"c": nupi.Equality(3)}).to("meta"))
     assert repr(lagrangian) == "Lagrangian(\n  a: Inequality(1) at 0.25\n  b: Equality((2, 3)) at 0 … 0\n)"
     assert re.fullmatch(
         r"Indexed\(9 values at \[0, 1, .*7, …\]\)", repr(nupi.Indexed(torch.ones(9), torch.arange(9)))

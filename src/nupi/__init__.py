@@ -1,9 +1,19 @@
 """Train PyTorch models under constraints, with Lagrange multipliers that converge instead of oscillating."""
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
 from nupi.constraints import Equality, Indexed, Inequality
 from nupi.guard import NonFiniteViolationError
 from nupi.lagrangian import Lagrangian
 from nupi.optim import PID, NuPI, UnifiedMomentum, as_nupi
+
+if TYPE_CHECKING:
+    from nupi.solve.minimize import minimize
+    from nupi.solve.solution import Solution, Status
+    from nupi.solve.sweep import sweep
 
 __version__ = "0.1.0"
 
@@ -15,6 +25,30 @@ __all__ = [
     "Lagrangian",
     "NonFiniteViolationError",
     "NuPI",
+    "Solution",
+    "Status",
     "UnifiedMomentum",
     "as_nupi",
+    "minimize",
+    "sweep",
 ]
+
+# The solver is loaded when it is first asked for: a training loop does not need it.
+_LATE = {
+    "Solution": "nupi.solve.solution",
+    "Status": "nupi.solve.solution",
+    "minimize": "nupi.solve.minimize",
+    "sweep": "nupi.solve.sweep",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LATE:
+        raise AttributeError(f"module 'nupi' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_LATE[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import index
 from typing import TYPE_CHECKING, TypeAlias
 
 import torch
@@ -22,30 +23,13 @@ class Constraint:
         init: where the multipliers start: a number, or a tensor of the group's shape.
     """
 
-    kind: str
-
     def __init__(self, size: Size = 1, *, init: float | torch.Tensor = 0.0) -> None:
         self.shape = _checked_shape(size)
-        self.init = init
-        start = self.start()
-        if not bool(torch.isfinite(start).all()):
-            raise ValueError(f"init must be finite, but {init!r} came")
-        if isinstance(self, Inequality) and bool((start < 0).any()):
-            raise ValueError(
-                f"init={init!r} is negative, but the multiplier of an inequality is >= 0; "
-                "start it at 0 or above, or use Equality for a constraint of both signs"
-            )
+        self.init = _checked_init(init, self.shape)
 
     def start(self) -> torch.Tensor:
         """A new tensor of starting multipliers, float32 or wider."""
-        if not isinstance(self.init, torch.Tensor):
-            return torch.full(self.shape, float(self.init), dtype=torch.float32)
-        if self.init.shape != self.shape:
-            raise ValueError(
-                f"init has shape {tuple(self.init.shape)}, but the group has shape {tuple(self.shape)}; "
-                "pass a number, or one start per constraint"
-            )
-        return self.init.detach().clone().to(torch.promote_types(self.init.dtype, torch.float32))
+        return self.init.expand(self.shape).clone()
 
     def __repr__(self) -> str:
         size = self.shape[0] if len(self.shape) == 1 else tuple(self.shape)
@@ -60,8 +44,6 @@ class Equality(Constraint):
         Equality(10)
     """
 
-    kind = "equality"
-
 
 class Inequality(Constraint):
     """Constraints g(x) <= 0, with multipliers that are projected to >= 0.
@@ -74,11 +56,18 @@ class Inequality(Constraint):
             and cannot hold a multiplier that should settle above 0.
     """
 
-    kind = "inequality"
-
     def __init__(self, size: Size = 1, *, init: float | torch.Tensor = 0.0, restart: bool = False) -> None:
         super().__init__(size, init=init)
+        if bool((self.init < 0).any()):
+            raise ValueError(
+                f"init={init!r} is negative, but the multiplier of an inequality is >= 0; "
+                "start it at 0 or above, or use Equality for a constraint of both signs"
+            )
         self.restart = restart
+
+    def __repr__(self) -> str:
+        plain = super().__repr__()
+        return f"{plain[:-1]}, restart=True)" if self.restart else plain
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +113,32 @@ class Indexed:
 
 
 def _checked_shape(size: Size) -> torch.Size:
-    sizes = (size,) if isinstance(size, int) else tuple(size)
-    if any(isinstance(n, bool) or not isinstance(n, int) for n in sizes) or math.prod(sizes) < 1:
+    try:
+        sizes = tuple(map(index, size)) if isinstance(size, Iterable) else (index(size),)
+    except TypeError:
+        sizes = ()
+        bad = True
+    else:
+        bad = isinstance(size, bool) or any(n < 1 for n in sizes)
+    if bad:
         raise ValueError(f"size must be a positive number or a shape of positive numbers, but {size!r} came")
     return torch.Size(sizes)
+
+
+def _checked_init(init: float | torch.Tensor, shape: torch.Size) -> torch.Tensor:
+    """The start as a tensor, float32 or wider: of the group's shape, or a scalar that stands for all of it."""
+    try:
+        start = torch.as_tensor(init).detach().clone()
+        start = start.to(torch.promote_types(start.dtype, torch.float32))
+    except (TypeError, ValueError, RuntimeError):
+        start = torch.zeros((), dtype=torch.complex64)
+    if not start.is_floating_point():
+        raise TypeError(f"init must be a number or a tensor of numbers, but {init!r} came")
+    if start.dim() and start.shape != shape:
+        raise ValueError(
+            f"init has shape {tuple(start.shape)}, but the group has shape {tuple(shape)}; "
+            "pass a number, or one start per constraint"
+        )
+    if not bool(torch.isfinite(start).all()):
+        raise ValueError(f"init must be finite, but {init!r} came")
+    return start if isinstance(init, torch.Tensor) else start.float()

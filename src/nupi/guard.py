@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from nupi.violations import Move
 
+_FEW = 10_000  # errors of several groups; so many are joined faster than they are summed one by one
+
 # A tensor, and the rows of it that a step can change; None means all of it.
 Touched: TypeAlias = "tuple[torch.Tensor, torch.Tensor | None]"
 
@@ -44,8 +46,11 @@ def free_to_look(tensor: torch.Tensor) -> bool:
 def refuse_non_finite(moves: Sequence[Move]) -> None:
     """Raise now, naming the constraints, if any error is not finite. Costs one host synchronisation."""
     # A finite sum clears all errors at once; only an overflow or a real offender asks for the exact look.
-    together = moves[0].error if len(moves) == 1 else torch.cat([move.error.reshape(-1) for move in moves])
-    if math.isfinite(together.sum().item()):
+    if len(moves) == 1 or sum(move.error.numel() for move in moves) > _FEW:
+        total = sum(move.error.sum().item() for move in moves)
+    else:
+        total = torch.cat([move.error.reshape(-1) for move in moves]).sum().item()
+    if math.isfinite(total):
         return
     bad = [move.name for move in moves if not bool(torch.isfinite(move.error).all())]
     if bad:
@@ -53,14 +58,26 @@ def refuse_non_finite(moves: Sequence[Move]) -> None:
 
 
 def irrevocable(dual: torch.optim.Optimizer, move: Move) -> bool:
-    """Whether a step changes what copies of tensors cannot bring back: counters on the host, or a mask's end."""
-    state = dual.state.get(move.multiplier, {})
+    """Whether a step changes what copies of tensors cannot bring back.
+
+    That is: state that is not there yet, numbers that are kept on the host, the end of a mask of rows.
+    """
+    state = dual.state.get(move.multiplier)
+    if not state:
+        return not _stateless(dual, move.multiplier)
     on_host = any(
         not isinstance(value, torch.Tensor) or value.device != move.multiplier.device
         for value in state.values()
         if value is not None
     )
     return on_host or ("seen" in state and move.rows is None)
+
+
+def _stateless(dual: torch.optim.Optimizer, param: torch.Tensor) -> bool:
+    """Whether this optimizer keeps nothing for a parameter, however often it steps."""
+    if isinstance(dual, DualOptimizer):
+        return not dual.keeps_state(param)
+    return isinstance(dual, torch.optim.SGD) and all(not group["momentum"] for group in dual.param_groups)
 
 
 def touched_by(dual: torch.optim.Optimizer, moves: Sequence[Move]) -> list[Touched]:
@@ -87,6 +104,34 @@ def undo(touched: Sequence[Touched], kept: Sequence[torch.Tensor], good: torch.T
             tensor.copy_(torch.where(good, tensor, old))
         else:
             tensor.index_copy_(0, rows, torch.where(good, tensor.index_select(0, rows), old))
+
+
+def remember(dual: torch.optim.Optimizer, moves: Sequence[Move]) -> list[dict[str, torch.Tensor]]:
+    """The state of each multiplier as it is named now, for `disown` to tell what a step has added."""
+    return [dict(dual.state.get(move.multiplier, {})) for move in moves]
+
+
+def disown(
+    dual: torch.optim.Optimizer,
+    moves: Sequence[Move],
+    remembered: Sequence[dict[str, torch.Tensor]],
+    good: torch.Tensor,
+) -> None:
+    """Have state that a step made, and should not have made, count for nothing on the next.
+
+    An optimizer of ours is told whether its rows have been seen; another library's starts from zeros again.
+    """
+    for move, before in zip(moves, remembered, strict=True):
+        state = dual.state.get(move.multiplier, {})
+        new = [slot for slot in state if slot not in before]
+        if not isinstance(dual, DualOptimizer):
+            for slot in new:
+                if isinstance(state[slot], torch.Tensor):
+                    state[slot].mul_(good)
+        elif "seen" in before:
+            state["seen"] = before["seen"] | good
+        elif new:
+            state["seen"] = good.expand(move.multiplier.shape[:1]).clone()
 
 
 class Look:

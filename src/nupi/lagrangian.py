@@ -10,7 +10,16 @@ from torch import nn
 
 from nupi import guard
 from nupi.constraints import Constraint, Indexed, Inequality
-from nupi.guard import Look, NonFiniteViolationError, keep, refuse_non_finite, touched_by, undo
+from nupi.guard import (
+    Look,
+    NonFiniteViolationError,
+    disown,
+    keep,
+    refuse_non_finite,
+    remember,
+    touched_by,
+    undo,
+)
 from nupi.optim.base import DualOptimizer
 from nupi.optim.checks import ANOTHER_PROBLEM
 from nupi.violations import Move, as_gradient, as_move, weighted
@@ -43,21 +52,19 @@ class Lagrangian(nn.Module):
         Lagrangian(norm: Inequality(1) at 0.4)
     """
 
-    _refused: torch.Tensor
-
     def __init__(self, constraints: Mapping[str, Constraint]) -> None:
         super().__init__()
         _check_constraints(constraints)
         # Sorted, so that parameters() has one order however the mapping was written: an optimizer's
         # checkpoint knows its parameters by position alone.
         self.constraints: dict[str, Constraint] = dict(sorted(constraints.items()))
+        self.register_buffer("_refused", torch.zeros(len(constraints), dtype=torch.bool), persistent=False)
         for name, constraint in self.constraints.items():
             # register_parameter refuses dots, and layer names have them. A multiplier's gradient is its
             # violation, which ascend hands over, so autograd need not track it.
             self._parameters[name] = nn.Parameter(constraint.start(), requires_grad=False)
-        self.register_buffer("_refused", torch.zeros(len(constraints), dtype=torch.bool), persistent=False)
         self._look: Look | None = None
-        self._stepped_by: dict[str, int] = {}  # a dual's first step makes state that could not be taken back
+        self._unheard = False  # whether a device may have refused something since the host last looked
 
     @property
     def multipliers(self) -> dict[str, torch.Tensor]:
@@ -71,6 +78,8 @@ class Lagrangian(nn.Module):
             loss: the objective f(x), a scalar.
             violations: constraint name to c(x): a tensor of the group's shape, or `Indexed`.
         """
+        if not isinstance(loss, torch.Tensor):
+            raise TypeError(f"loss must be a scalar tensor, but a {type(loss).__name__} came")
         if loss.numel() != 1:
             raise ValueError(
                 f"loss must be a scalar, but has shape {tuple(loss.shape)}; take its mean or sum"
@@ -89,7 +98,8 @@ class Lagrangian(nn.Module):
             dual: any torch optimizer that maximizes and holds the multipliers to be moved.
             violations: constraint name to c(x), as for the call; exact or hard measures serve as well.
         """
-        self._report(wait=False)
+        if self._unheard or self._look is not None:
+            self._report(wait=False)
         moves = [as_move(*pair) for pair in self._paired(violations)]
         if not moves:
             return
@@ -102,10 +112,10 @@ class Lagrangian(nn.Module):
                 self._step_on_device(dual, moves)
 
     def check(self) -> None:
-        """Raise if an accelerator refused a violation that has not been reported yet; waits for the device.
+        """Raise if a violation was refused that has not been reported yet; waits for the device.
 
-        On the CPU `ascend` raises at once, and this finds nothing. On an accelerator `ascend` does not wait
-        and reports in a later call; use this before trusting the last steps, for example at a checkpoint.
+        An eager `ascend` on the CPU raises at once. On an accelerator, and where it is compiled, `ascend` does not
+        wait, and a later eager call reports; use this before trusting the last steps, as at a checkpoint.
         """
         self._report(wait=True)
 
@@ -118,13 +128,23 @@ class Lagrangian(nn.Module):
 
     def _step(self, dual: torch.optim.Optimizer, moves: list[Move]) -> None:
         """Hand each multiplier its violation as gradient, step, take the gradients back, and project."""
+        stale = [(p, p.grad) for group in dual.param_groups for p in group["params"] if p.grad is not None]
+        for param, _ in stale:
+            param.grad = None
+        # A hook, or another library's optimizer, may write to the gradient; the violation is the user's.
+        borrowed = isinstance(dual, DualOptimizer) and not dual.watched
         for move in moves:
-            move.multiplier.grad = as_gradient(move)
+            move.multiplier.grad = as_gradient(move) if borrowed else as_gradient(move).clone()
         try:
             dual.step()
+        except RuntimeError as error:
+            _explain_sparse(dual, moves, error)
+            raise
         finally:
             for move in moves:
                 move.multiplier.grad = None
+            for param, gradient in stale:
+                param.grad = gradient
         self._project(dual, moves)
 
     def _project(self, dual: torch.optim.Optimizer, moves: list[Move]) -> None:
@@ -151,41 +171,53 @@ class Lagrangian(nn.Module):
         """The same step where the host may not look: taken, and undone on the device if it was not good."""
         finite = [torch.isfinite(move.error).all() for move in moves]
         good = torch.stack(finite).all()
-        touched = touched_by(dual, moves)
+        touched, before = touched_by(dual, moves), remember(dual, moves)
         kept = keep(touched)
         self._step(dual, [Move(m.name, m.multiplier, torch.where(good, m.error, 0.0), m.rows) for m in moves])
         undo(touched, kept, good)
+        disown(dual, moves, before, good)
         position = {name: i for i, name in enumerate(self.constraints)}
+        flags = self._flags()
         for move, fine in zip(moves, finite, strict=True):
-            self._refused[position[move.name]] |= ~fine
-        if self._look is None and not torch.compiler.is_compiling():
-            self._look = Look(self._refused)
+            flags[position[move.name]] |= ~fine
+        self._unheard = True
 
     def _host_may_look(self, dual: torch.optim.Optimizer, moves: list[Move]) -> bool:
         """Whether a look at the errors' values is free, or cannot be done without."""
-        if all(guard.free_to_look(move.error) for move in moves):
+        for move in moves:
+            if not guard.free_to_look(move.error):
+                break
+        else:
             return True
         if torch.compiler.is_compiling():
             return False
-        new = [move.name for move in moves if self._stepped_by.get(move.name) != id(dual)]
-        self._stepped_by.update(dict.fromkeys(new, id(dual)))
-        return bool(new) or any(guard.irrevocable(dual, move) for move in moves)
+        return any(guard.irrevocable(dual, move) for move in moves)
 
     def _report(self, *, wait: bool) -> None:
         """Raise what a device has refused, if it is known by now (or after waiting for it)."""
-        if (self._look is None and not wait) or torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or not (self._unheard or self._look):
             return
-        if wait:
-            self._look = Look(self._refused)
-        refused = None if self._look is None else self._look.result(wait=wait)
+        flags = self._flags()
+        if self._look is None or wait:
+            self._look, self._unheard = Look(flags), False
+        refused = self._look.result(wait=wait)
         if refused is None:
             return
         self._look = None
         if any(refused):
-            self._refused.zero_()
+            # Only what is reported is cleared: more may have been refused while this was on its way.
+            flags &= ~torch.tensor(refused, device=flags.device)
             raise NonFiniteViolationError(
                 [n for n, bad in zip(self.constraints, refused, strict=True) if bad]
             )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set a plain attribute: `Module` would take one for the multiplier of a constraint of its name."""
+        object.__setattr__(self, name, value)
+
+    def _flags(self) -> torch.Tensor:
+        """Which constraints have been refused on the device, one boolean each."""
+        return cast("torch.Tensor", self._buffers["_refused"])
 
     def _multiplier(self, name: str) -> torch.Tensor:
         return cast("torch.Tensor", self._parameters[name])
@@ -193,7 +225,8 @@ class Lagrangian(nn.Module):
     def _paired(self, violations: Violations) -> list[tuple[str, torch.Tensor, torch.Tensor | Indexed]]:
         """Each violation with its name and its multipliers."""
         try:
-            return [(name, self._multiplier(name), violation) for name, violation in violations.items()]
+            held = self._parameters
+            return [(name, held[name], violation) for name, violation in violations.items()]  # type: ignore[misc]
         except AttributeError:
             kind = type(violations).__name__
             raise TypeError(f"violations must map constraint names to tensors, but a {kind} came") from None
@@ -204,6 +237,8 @@ class Lagrangian(nn.Module):
             ) from None
 
     def _check_dual(self, dual: torch.optim.Optimizer, moves: list[Move]) -> None:
+        if not isinstance(dual, torch.optim.Optimizer):
+            raise TypeError(f"dual must be a torch optimizer over the multipliers, but {dual!r} came")
         held = {id(param): group for group in dual.param_groups for param in group["params"]}
         for move in moves:
             group = held.get(id(move.multiplier))
@@ -213,9 +248,10 @@ class Lagrangian(nn.Module):
                     "build it from lagrangian.parameters()"
                 )
             if not group.get("maximize", False):
+                kind = type(dual).__name__
+                fix = f"build {kind} with maximize=True" if "maximize" in group else f"{kind} cannot maximize"
                 raise ValueError(
-                    f"dual would minimize over the multiplier of {move.name!r}, but multipliers ascend; "
-                    f"build {type(dual).__name__} with maximize=True"
+                    f"dual would minimize over the multiplier of {move.name!r}, but multipliers ascend; {fix}"
                 )
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Lagrangian:  # noqa: FBT001, FBT002 - torch's signature
@@ -277,9 +313,25 @@ def _misfit(name: str, constraint: Constraint, saved: torch.Tensor) -> str | Non
     """Why a saved tensor cannot be this constraint's multipliers, if it cannot."""
     if saved.shape != constraint.shape:
         return f"{name!r} has shape {tuple(saved.shape)} in it and {tuple(constraint.shape)} here"
+    if not bool(torch.isfinite(saved).all()):
+        return f"{name!r} has multipliers in it that are not finite"
     if isinstance(constraint, Inequality) and bool((saved < 0).any()):
         return f"{name!r} has negative multipliers in it, but is an inequality here"
     return None
+
+
+def _explain_sparse(dual: torch.optim.Optimizer, moves: list[Move], error: RuntimeError) -> None:
+    """If an optimizer failed over a sparse gradient, say whose it was and what takes one; drop what it left."""
+    names = [move.name for move in moves if move.rows is not None]
+    if not names or "sparse" not in str(error):
+        return
+    for move in moves:
+        if move.rows is not None and set(dual.state.get(move.multiplier, {})) <= {"step"}:
+            dual.state.pop(move.multiplier, None)
+    raise RuntimeError(
+        f"{type(dual).__name__} takes no Indexed violations, and {', '.join(map(repr, names))} came as such; "
+        "use an optimizer of nupi, or torch's SGD, Adagrad or SparseAdam"
+    ) from error
 
 
 def _spread(seen: torch.Tensor, move: Move) -> torch.Tensor:
@@ -291,6 +343,8 @@ def _spread(seen: torch.Tensor, move: Move) -> torch.Tensor:
 
 def _summary(multiplier: torch.Tensor) -> str:
     """Where a group's multipliers are, in a few characters."""
+    if multiplier.is_meta:
+        return "meta"
     if multiplier.numel() == 1:
         return f"{multiplier.item():.4g}"
     low, high = torch.aminmax(multiplier)

@@ -21,7 +21,8 @@ weight is 1 - nu). `opening` gives both.
 | `bumpless` | xi_{-1} = e_0       | e_0     | 1 - nu | ki e_0                | no kick               |
 
 Functions here work in place on plain tensors of one dtype, allocate nothing that grows with them (but for
-`project_integral_`), and never look at a value. A gain is a number or a tensor that broadcasts to `theta`.
+`project_integral_`, and kp weight where both are tensors), and never look at a value. A gain is a number or a
+tensor that broadcasts to `theta`.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def open_(
         xi.zero_()
     if integral is not None:
         integral.copy_(theta)
-        add_scaled_(integral, xi, -kp)
+        subtract_scaled_(integral, xi, kp)
     return weight
 
 
@@ -94,8 +95,13 @@ def velocity_(
     theta += (ki + kp weight) e - kp weight xi;  xi = lerp(xi, e, weight)
     """
     damping = kp * weight
-    add_scaled_(theta, e, ki + damping)
-    add_scaled_(theta, xi, -damping)
+    if isinstance(ki, torch.Tensor) or isinstance(damping, torch.Tensor):
+        # A sum of gains as large as theta would be a temporary as large as theta.
+        add_scaled_(theta, e, ki)
+        add_scaled_(theta, e, damping)
+    else:
+        add_scaled_(theta, e, ki + damping)
+    subtract_scaled_(theta, xi, damping)
     xi.lerp_(e, weight)
 
 
@@ -175,3 +181,11 @@ def add_scaled_(target: torch.Tensor, x: torch.Tensor, scale: Gain) -> None:
         target.addcmul_(x, scale)
     else:
         target.add_(x, alpha=scale)
+
+
+def subtract_scaled_(target: torch.Tensor, x: torch.Tensor, scale: Gain) -> None:
+    """`target -= scale * x` without a temporary."""
+    if isinstance(scale, torch.Tensor):
+        target.addcmul_(x, scale, value=-1)
+    else:
+        target.add_(x, alpha=-scale)

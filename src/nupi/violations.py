@@ -65,6 +65,10 @@ def _checked(name: str, multiplier: torch.Tensor, violation: torch.Tensor) -> to
         raise TypeError(
             f"the violation of {name!r} must be a tensor or Indexed, but it is a {type(violation).__name__}"
         )
+    if violation.layout != torch.strided:
+        raise TypeError(
+            f"the violation of {name!r} is a sparse tensor; give its parts as Indexed(values, indices)"
+        )
     if violation.dtype != multiplier.dtype or violation.device != multiplier.device:
         _check_values(name, multiplier, violation)
     if violation.shape == multiplier.shape:
@@ -96,7 +100,7 @@ def _checked_rows(
         if low < 0 or high >= count:
             raise IndexError(
                 f"the indices of {name!r} run from {low} to {high}, but its constraints are numbered "
-                f"0 to {count - 1}"
+                f"0 to {count - 1}; check them, or make the group larger"
             )
         return values, rows
     # Where the host may not look, a wrong index becomes a violation that is not finite, and is refused so.
@@ -107,7 +111,8 @@ def _checked_rows(
 
 def _check_values(name: str, multiplier: torch.Tensor, values: torch.Tensor) -> None:
     if not values.is_floating_point():
-        raise TypeError(f"the violation of {name!r} is {values.dtype}, not floating-point; use .float()")
+        fix = "take its real part" if values.is_complex() else "use .float()"
+        raise TypeError(f"the violation of {name!r} is {values.dtype}, not floating-point; {fix}")
     _check_device(f"the violation of {name!r}", values, multiplier)
 
 

@@ -2,6 +2,8 @@
 
 import copy
 
+import numpy as np
+import oracles
 import pytest
 import torch
 from laws import draw, run
@@ -65,6 +67,72 @@ def test_a_checkpoint_of_other_parameters_is_refused_whole(shapes):
     after = mine.state_dict()
     assert after["param_groups"] == before["param_groups"]
     assert torch.equal(after["state"][0]["xi"], before["state"][0]["xi"])
+
+
+@pytest.mark.parametrize(
+    ("make", "size", "message"),
+    [
+        (
+            lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, maximize=True),
+            3,
+            "has no ki, kp, nu: it is of another",
+        ),
+        (lambda p: nupi.UnifiedMomentum(p, 0.1, 0.5), 3, "has no ki, kp, nu: it is of another optimizer"),
+        (lambda p: nupi.PID(p, 0.1, 1.0, 0.5), 4, "nothing was loaded"),
+        (lambda p: nupi.NuPI(p, torch.ones(3)), 4, "does not broadcast"),
+    ],
+    ids=["SGD", "UnifiedMomentum", "PID", "another gain"],
+)
+def test_a_checkpoint_of_another_optimizer_is_refused_whole(make, size, message):
+    params = [torch.zeros(3)]
+    other = make(params)
+    run(other, params, [(torch.ones(3),)] * 2)
+    mine = [torch.zeros(size)]
+    optimizer = nupi.NuPI(mine, 0.7, 1.0)
+    with pytest.raises(ValueError, match=message):
+        optimizer.load_state_dict(other.state_dict())
+    run(optimizer, mine, [(torch.ones(size),)])
+    assert mine[0][0].item() == pytest.approx(0.7)
+    with pytest.raises(ValueError, match=r"not 'state' and 'param_groups'"):
+        optimizer.load_state_dict({})
+
+
+def test_named_parameters_are_compared_by_name():
+    left, right = ([(name, torch.zeros(1)) for name in names] for names in (("a", "b"), ("c", "d")))
+    with pytest.raises(ValueError, match=r"is for \['a', 'b'\], but here are \['c', 'd'\]"):
+        nupi.NuPI(right, 0.1).load_state_dict(nupi.NuPI(left, 0.1).state_dict())
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path):
+    optimizer = nupi.NuPI([torch.zeros(1)], ki=np.logspace(-5, 1, 4)[2], kp=np.float32(0.5))
+    torch.save(optimizer.state_dict(), tmp_path / "dual.pt")
+    assert torch.load(tmp_path / "dual.pt", weights_only=True)["param_groups"][0]["kp"] == 0.5
+
+
+def test_a_misspelt_option_is_refused():
+    with pytest.raises(ValueError, match="'Kp'; did you mean 'kp'"):
+        nupi.NuPI([{"params": [torch.zeros(1)], "Kp": 3.0}], 0.1)
+    with pytest.raises(TypeError, match="foreach must be True, False or None, but 'yes'"):
+        nupi.NuPI([torch.zeros(1)], 0.1, foreach="yes")
+
+
+def test_rows_may_be_seen_coarsely_and_finely():
+    """A gradient sparse in one dimension, then in two: each element keeps a clock of its own."""
+    param = torch.zeros(2, 3, dtype=torch.float64)
+    optimizer = nupi.NuPI([param], 0.1, 0.7, 0.3, init="bumpless")
+    heard = {(i, j): [] for i in range(2) for j in range(3)}
+    visits = [([0], 1), ([(1, 2)], 2), ([(0, 1), (1, 0)], 2), ([1], 1), ([(0, 0), (1, 1)], 2)]
+    for error, (places, dims) in zip(draw(0, 2, 3), visits, strict=False):
+        index = torch.tensor(places).reshape(len(places), dims).T
+        gradient = torch.sparse_coo_tensor(index, error[tuple(index)], (2, 3), check_invariants=True)
+        run(optimizer, [param], [(gradient,)])
+        for place in places:
+            for i, j in [(place, j) for j in range(3)] if dims == 1 else [place]:
+                heard[i, j].append(float(error[i, j]))
+    for (i, j), seen in heard.items():
+        assert param[i, j].item() == pytest.approx(
+            oracles.nupi(seen, 0.0, 0.1, 0.7, 0.3, "bumpless")[-1], rel=1e-12
+        )
 
 
 def test_loading_takes_no_hold_of_the_checkpoint():

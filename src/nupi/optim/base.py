@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import torch
@@ -10,11 +11,11 @@ from torch.autograd import profiler
 from torch.optim import Optimizer
 from torch.optim import optimizer as hooks
 
-from nupi.optim.checks import check_checkpoint, check_parameter, checked_gain, widened
+from nupi.optim.checks import check_checkpoint, check_options, check_parameter, checked_gain, widened
 from nupi.rule import Gain, project_integral_
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
 Gains: TypeAlias = "dict[str, Gain]"
 State: TypeAlias = "dict[str, torch.Tensor]"
@@ -31,11 +32,10 @@ class DualOptimizer(Optimizer):
     only ever seen in part takes its own first step when its own first error comes.
     """
 
-    # Param-group entries that are a number, or a tensor that broadcasts to each parameter of the group.
     gain_names: ClassVar[tuple[str, ...]]
-
-    def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
-        super().__init__(params, defaults)
+    """Param-group entries that are a number, or a tensor that broadcasts to each parameter of the group."""
+    slot_names: ClassVar[tuple[str, ...]]
+    """The state that a parameter may have, each tensor shaped like it."""
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters, with gains of their own where the group names them; a bad group is not added."""
@@ -49,7 +49,7 @@ class DualOptimizer(Optimizer):
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Move every parameter that has a gradient: the gradient is the error e_t."""
-        step = self._watched_step if _watched(self) else self._step
+        step = self._watched_step if self.watched else self._step
         with torch.set_grad_enabled(False):
             return step(closure)
 
@@ -63,9 +63,8 @@ class DualOptimizer(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            gains = self._gains(group)
             slots = self._slots(group)
-            batched = self._batches(group, gains)
+            batched = self._batches(group)
             thetas: list[torch.Tensor] = []
             errors: list[torch.Tensor] = []
             states: list[State] = []
@@ -76,21 +75,40 @@ class DualOptimizer(Optimizer):
                 if not group["maximize"]:
                     error = -error
                 if error.is_sparse:
-                    self._advance_rows(group, param, error.coalesce(), gains, slots)
+                    self._advance_rows(group, param, error.coalesce(), slots)
                     continue
                 state = self.state[param] if batched and slots else {}
-                opened = not slots or (slots[-1] in state and "seen" not in state)
+                opened = not slots or (
+                    slots[-1] in state and "seen" not in state and state[slots[-1]].dtype == param.dtype
+                )
                 if batched and opened and param.dtype.itemsize >= _WIDE:
                     thetas.append(param)
                     errors.append(error)
                     states.append(state)
                 else:
-                    self._advance_dense(group, param, error, gains, slots)
+                    self._advance_dense(group, param, error, slots)
             if thetas:
-                self._advance_foreach(group, thetas, states, errors, gains)
+                self._advance_foreach(group, thetas, states, errors, self._gains(group))
         return loss
 
     _watched_step = Optimizer.profile_hook_step(_step)
+
+    @property
+    def watched(self) -> bool:
+        """Whether a step hook or a profiler wants to see this optimizer's steps."""
+        return bool(
+            self._optimizer_step_pre_hooks
+            or self._optimizer_step_post_hooks
+            or hooks._global_optimizer_pre_hooks
+            or hooks._global_optimizer_post_hooks
+            or profiler._is_profiler_enabled
+        )
+
+    def keeps_state(self, param: torch.Tensor) -> bool:
+        """Whether a step of this parameter leaves anything behind besides the parameter."""
+        return any(
+            param is held and self._slots(group) for group in self.param_groups for held in group["params"]
+        )
 
     def has_integral(self, param: torch.Tensor) -> bool:
         """Whether this parameter's integral is kept apart from it, and must be projected with it."""
@@ -111,7 +129,7 @@ class DualOptimizer(Optimizer):
         theta = param if rows is None else param.index_select(0, rows)
         if integral is not None:
             kept = integral if rows is None else integral.index_select(0, rows)
-            project_integral_(theta, kept)
+            self._unwind_(theta, kept)
             if reset is not None:
                 kept.masked_fill_(reset, 0.0)
             if rows is not None:
@@ -124,14 +142,22 @@ class DualOptimizer(Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a checkpoint whole, bit for bit, or raise and load nothing of it."""
-        check_checkpoint(self.param_groups, state_dict)
+        check_checkpoint(self.param_groups, state_dict, self.gain_names, self.slot_names)
+        saved_groups = state_dict["param_groups"]
+        for mine, saved in zip(self.param_groups, saved_groups, strict=True):
+            self._check_group({**self.defaults, **saved, "params": mine["params"]})
         super().load_state_dict(state_dict)
-        saved_ids = [i for group in state_dict["param_groups"] for i in group["params"]]
+        saved_ids = [i for group in saved_groups for i in group["params"]]
         params = [p for group in self.param_groups for p in group["params"]]
         for saved_id, param in zip(saved_ids, params, strict=True):
             # torch casts all state to the parameter's dtype: a float32 xi would come back as bfloat16.
             for slot, value in state_dict["state"].get(saved_id, {}).items():
-                self.state[param][slot] = value.detach().clone().to(param.device)
+                dtype = value.dtype if slot == "seen" else widened(param.dtype)
+                self.state[param][slot] = value.detach().clone().to(param.device, dtype)
+
+    def _unwind_(self, theta: torch.Tensor, integral: torch.Tensor) -> None:
+        """Keep the integral from winding up where the projection is about to bite."""
+        project_integral_(theta, integral)
 
     @abstractmethod
     def _slots(self, group: dict[str, Any]) -> tuple[str, ...]:
@@ -165,33 +191,30 @@ class DualOptimizer(Optimizer):
     def _gains(self, group: dict[str, Any]) -> Gains:
         """The gains of this step, with `lr` multiplied in."""
 
-    def _batches(self, group: dict[str, Any], gains: Gains) -> bool:
+    def _batches(self, group: dict[str, Any]) -> bool:
         """Whether the foreach kernel serves this group: it takes numbers, and pays from two tensors on."""
         foreach = group["foreach"]
         if foreach is False or (foreach is None and len(group["params"]) == 1):
             return False
-        return not any(isinstance(gain, torch.Tensor) for gain in gains.values())
+        return not any(isinstance(group[name], torch.Tensor) for name in self.gain_names)
 
     def _advance_dense(
-        self,
-        group: dict[str, Any],
-        param: torch.Tensor,
-        error: torch.Tensor,
-        gains: Gains,
-        slots: tuple[str, ...],
+        self, group: dict[str, Any], param: torch.Tensor, error: torch.Tensor, slots: tuple[str, ...]
     ) -> None:
         state: State = {}
         fresh = False
         seen = None
         if slots:
             state = self.state[param]
-            fresh = slots[-1] not in state
-            if fresh:
-                self._make_state(param, slots)
+            fresh = self._ready_state(param, slots)
             # After a dense step every element has been seen, so the mask has done its work.
             seen = state.pop("seen", None)
         wide = param.dtype.itemsize >= _WIDE
         theta, e = (param, error) if wide else (param.float(), error.float())
+        gains = self._gains(group)
+        for name, gain in gains.items():
+            if isinstance(gain, torch.Tensor):
+                gains[name] = gain.to(theta.device, theta.dtype)
         if seen is None:
             self._advance(group, theta, state, e, gains, fresh=fresh)
         else:
@@ -200,39 +223,46 @@ class DualOptimizer(Optimizer):
             param.copy_(theta)
 
     def _advance_rows(
-        self,
-        group: dict[str, Any],
-        param: torch.Tensor,
-        error: torch.Tensor,
-        gains: Gains,
-        slots: tuple[str, ...],
+        self, group: dict[str, Any], param: torch.Tensor, error: torch.Tensor, slots: tuple[str, ...]
     ) -> None:
         """A sparse step: gather the rows of the gradient, move them, put them back."""
         rows, leading, wide = _flat_index(error), error.sparse_dim(), widened(param.dtype)
+        if leading > 1 and not param.is_contiguous():
+            raise ValueError(
+                f"a sparse gradient over {leading} dimensions needs a contiguous parameter; use .contiguous()"
+            )
         flat = param.view(-1, *param.shape[leading:])
         theta, e = flat.index_select(0, rows).to(wide), error.values().to(wide)
-        gains = {
-            name: gain.expand(param.shape).reshape(flat.shape).index_select(0, rows)
-            if isinstance(gain, torch.Tensor) and gain.dim()
-            else gain
-            for name, gain in gains.items()
-        }
+
+        def of_rows(gain: Gain) -> Gain:
+            if not isinstance(gain, torch.Tensor):
+                return gain
+            if gain.dim() >= flat.dim():
+                gain = gain.expand(param.shape).reshape(flat.shape).index_select(0, rows)
+            return gain.to(theta.device, theta.dtype)
+
+        # Gains are gathered before they are multiplied: the cost is the rows', never the parameter's.
+        gains = self._gains({**group, **{name: of_rows(group[name]) for name in self.gain_names}})
         whole: State = {}
         seen = None
         if slots:
             kept = self.state[param]
-            if slots[-1] not in kept:
-                self._make_state(param, slots)
+            if self._ready_state(param, slots):
                 kept["seen"] = torch.zeros(param.shape[:leading], dtype=torch.bool, device=param.device)
             whole = {slot: kept[slot].view_as(flat) for slot in slots}
             seen = kept.get("seen")
+            if seen is not None and seen.dim() < leading:
+                # The mask has been over coarser rows than these: refine it.
+                seen = kept["seen"] = _rows_like(seen, param).expand(param.shape[:leading]).contiguous()
         state = {slot: tensor.index_select(0, rows) for slot, tensor in whole.items()}
         if seen is None:
             self._advance(group, theta, state, e, gains, fresh=False)
         else:
-            fresh = ~_rows_like(seen.view(-1).index_select(0, rows), theta)
-            self._advance_mixed(group, theta, state, e, gains, fresh)
-            seen.view(-1).index_fill_(0, rows, True)
+            marks = seen.view(-1, *seen.shape[leading:])
+            self._advance_mixed(
+                group, theta, state, e, gains, ~_rows_like(marks.index_select(0, rows), theta)
+            )
+            marks.index_fill_(0, rows, True)
         flat.index_copy_(0, rows, theta.to(param.dtype))
         for slot, tensor in whole.items():
             tensor.index_copy_(0, rows, state[slot])
@@ -254,28 +284,33 @@ class DualOptimizer(Optimizer):
         for slot, tensor in state.items():
             tensor.copy_(torch.where(fresh, opening[slot], tensor))
 
-    def _make_state(self, param: torch.Tensor, slots: tuple[str, ...]) -> None:
-        for slot in slots:
-            self.state[param][slot] = torch.zeros_like(
-                param, dtype=widened(param.dtype), memory_format=torch.contiguous_format
-            )
+    def _ready_state(self, param: torch.Tensor, slots: tuple[str, ...]) -> bool:
+        """Make the state if there is none yet (and say so), or have it follow a parameter that changed dtype."""
+        state = self.state[param]
+        last = state.get(slots[-1])
+        if last is not None and last.dtype == param.dtype:
+            return False
+        wide = widened(param.dtype)
+        if last is not None:
+            state.update({slot: state[slot].to(wide) for slot in slots})
+            return False
+        # State that is born in inference mode could not be used outside of it; a graph knows no such mode.
+        with nullcontext() if torch.compiler.is_compiling() else torch.inference_mode(False):
+            for slot in slots:
+                state[slot] = torch.zeros(param.shape, dtype=wide, device=param.device)
+        return True
 
     def _check_group(self, group: dict[str, Any]) -> None:
+        check_options(group, self.defaults)
         for param in group["params"]:
             check_parameter(param)
             for name in self.gain_names:
                 group[name] = checked_gain(name, group[name], param)
 
 
-def _watched(optimizer: Optimizer) -> bool:
-    """Whether a step hook or a profiler wants to see this optimizer's steps."""
-    return bool(
-        optimizer._optimizer_step_pre_hooks
-        or optimizer._optimizer_step_post_hooks
-        or hooks._global_optimizer_pre_hooks
-        or hooks._global_optimizer_post_hooks
-        or profiler._is_profiler_enabled
-    )
+def scaled(lr: Gain, gain: Gain) -> Gain:
+    """`lr` times a gain, without a new tensor where lr is the number 1."""
+    return gain if type(lr) is float and lr == 1.0 else lr * gain
 
 
 def _rows_like(mask: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from nupi.rule import Gain
 
 ANOTHER_PROBLEM = "it is a checkpoint of another problem, and nothing was loaded"
@@ -36,9 +39,11 @@ def checked_gain(name: str, gain: Gain, param: torch.Tensor) -> Gain:
             )
         gain = gain.detach().to(device=param.device, dtype=widened(param.dtype))
         finite = bool(torch.isfinite(gain).all())
-    elif isinstance(gain, bool) or not isinstance(gain, (int, float)):
+    elif isinstance(gain, bool) or not isinstance(gain, Real):
         raise TypeError(f"{name} must be a number or a tensor, but {gain!r} is a {type(gain).__name__}")
     else:
+        # A plain float, whatever came: torch.load(weights_only=True) knows no numpy numbers.
+        gain = float(gain)
         finite = math.isfinite(gain)
     if not finite:
         raise ValueError(f"{name} must be finite, but {gain!r} came")
@@ -64,19 +69,50 @@ def check_smoothing(name: str, gain: Gain) -> None:
     check_range(name, gain, -1.0, 1.0, closed=False, fix="outside it the past is not forgotten but grows")
 
 
-def check_checkpoint(param_groups: list[dict[str, Any]], state_dict: dict[str, Any]) -> None:
-    """Refuse a checkpoint of other parameters before anything of it is loaded."""
-    here = [len(group["params"]) for group in param_groups]
-    there = [len(group["params"]) for group in state_dict["param_groups"]]
+def check_options(group: dict[str, Any], known: Iterable[str]) -> None:
+    """Refuse a param group with an option misspelt in its case, or a `foreach` that is no choice."""
+    for option in group:
+        if option not in known and option.lower() in known:
+            raise ValueError(f"a param group has the option {option!r}; did you mean {option.lower()!r}?")
+    if group["foreach"] not in (None, True, False):
+        raise TypeError(f"foreach must be True, False or None, but {group['foreach']!r} came")
+
+
+def check_checkpoint(
+    param_groups: list[dict[str, Any]],
+    state_dict: dict[str, Any],
+    options: Iterable[str],
+    slots: Iterable[str],
+) -> None:
+    """Refuse a checkpoint of other parameters, or of another optimizer, before anything of it is loaded."""
+    if not {"state", "param_groups"} <= state_dict.keys():
+        raise ValueError(
+            f"state_dict has the keys {list(state_dict)}, not 'state' and 'param_groups'; pass what "
+            "state_dict() of an optimizer returned. Nothing was loaded"
+        )
+    saved_groups = state_dict["param_groups"]
+    here, there = ([len(group["params"]) for group in groups] for groups in (param_groups, saved_groups))
     if here != there:
         raise ValueError(
             f"state_dict has param groups of {there} parameters, but this optimizer has groups of {here}; "
             f"{ANOTHER_PROBLEM}"
         )
+    for mine, saved in zip(param_groups, saved_groups, strict=True):
+        if missing := [option for option in options if option not in saved]:
+            raise ValueError(
+                f"state_dict has no {', '.join(missing)}: it is of another optimizer, and nothing was loaded"
+            )
+        names, saved_names = mine.get("param_names"), saved.get("param_names")
+        if names and saved_names and names != saved_names:
+            raise ValueError(f"state_dict is for {saved_names}, but here are {names}; {ANOTHER_PROBLEM}")
     params = [param for group in param_groups for param in group["params"]]
-    saved_ids = [saved_id for group in state_dict["param_groups"] for saved_id in group["params"]]
+    saved_ids = [saved_id for group in saved_groups for saved_id in group["params"]]
     for position, (saved_id, param) in enumerate(zip(saved_ids, params, strict=True)):
         for slot, value in state_dict["state"].get(saved_id, {}).items():
+            if slot not in (*slots, "seen"):
+                raise ValueError(
+                    f"state_dict holds {slot!r}: it is of another optimizer, and nothing was loaded"
+                )
             expected = param.shape[: value.dim()] if slot == "seen" else param.shape
             if value.shape != expected:
                 raise ValueError(

@@ -8,7 +8,7 @@ import torch
 
 from nupi.optim.base import DualOptimizer, Gains, State
 from nupi.optim.checks import check_smoothing, check_step_size
-from nupi.rule import Gain, add_scaled_
+from nupi.rule import Gain, add_scaled_, subtract_scaled_
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -56,6 +56,7 @@ class UnifiedMomentum(DualOptimizer):
     """
 
     gain_names = ("lr", "beta", "gamma")
+    slot_names = ("phi",)
 
     def __init__(
         self,
@@ -120,7 +121,7 @@ def unified_momentum_(
 ) -> None:
     """One step of UnifiedMomentum, in place; the gains are numbers or broadcast to `theta`."""
     overshoot = beta * gamma
-    add_scaled_(theta, phi, -overshoot)
+    subtract_scaled_(theta, phi, overshoot)
     phi.mul_(beta)
     add_scaled_(phi, e, alpha)
     add_scaled_(theta, phi, 1.0 + overshoot)

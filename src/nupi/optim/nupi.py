@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from nupi import rule
-from nupi.optim.base import DualOptimizer, Gains, State
+from nupi.optim.base import DualOptimizer, Gains, State, scaled
 from nupi.optim.checks import check_smoothing, check_step_size
 
 if TYPE_CHECKING:
@@ -52,7 +52,8 @@ class NuPI(DualOptimizer):
         0.65
     """
 
-    gain_names = ("ki", "kp", "nu")
+    gain_names = ("lr", "ki", "kp", "nu")
+    slot_names = ("xi", "integral")
 
     def __init__(
         self,
@@ -82,7 +83,7 @@ class NuPI(DualOptimizer):
 
     def _gains(self, group: dict[str, Any]) -> Gains:
         lr = group["lr"]
-        return {"ki": lr * group["ki"], "kp": lr * group["kp"], "nu": group["nu"]}
+        return {"ki": scaled(lr, group["ki"]), "kp": scaled(lr, group["kp"]), "nu": group["nu"]}
 
     def _slots(self, group: dict[str, Any]) -> tuple[str, ...]:
         if isinstance(group["kp"], (int, float)) and group["kp"] == 0:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from nupi.optim.base import DualOptimizer, Gains, State
+from nupi.optim.base import DualOptimizer, Gains, State, scaled
 from nupi.optim.checks import check_smoothing, check_step_size
 from nupi.rule import Gain, add_scaled_
 
@@ -21,10 +21,10 @@ class PID(DualOptimizer):
         integral_t  = integral_{t-1} + ki e_t                               (integral_{-1} = theta_0)
         theta_{t+1} = integral_t + kp xi_t + kd max(0, xi_t - xi_{t-1})
 
-    For an inequality constraint the integral is kept from winding up where the multiplier is projected to
-    zero. The derivative term answers only a violation that grows, as in the paper; `one_sided=False`
-    makes it answer both ways, which is what an equality constraint wants. At kd = 0 this is
-    `NuPI(form="positional", init="error")` with another treatment of the first smoothed error.
+    For an inequality constraint the integral too is projected to >= 0 at every step, and theta with it. The
+    derivative term answers only a violation that grows, as in their paper; `one_sided=False` makes it answer both
+    ways, which is what an equality constraint wants. It starts from no change. At kd = 0, and until a projection
+    bites, this is `NuPI(form="positional", init="error")`.
 
     Args:
         params: multipliers, or param groups with gains of their own.
@@ -38,7 +38,8 @@ class PID(DualOptimizer):
         foreach: use the kernels that move many tensors in one call; by default, wherever they serve.
     """
 
-    gain_names = ("ki", "kp", "kd", "nu")
+    gain_names = ("lr", "ki", "kp", "kd", "nu")
+    slot_names = ("xi", "integral")
 
     def __init__(
         self,
@@ -64,7 +65,10 @@ class PID(DualOptimizer):
 
     def _gains(self, group: dict[str, Any]) -> Gains:
         lr = group["lr"]
-        return {"ki": lr * group["ki"], "kp": lr * group["kp"], "kd": lr * group["kd"], "nu": group["nu"]}
+        return {**{name: scaled(lr, group[name]) for name in ("ki", "kp", "kd")}, "nu": group["nu"]}
+
+    def _unwind_(self, theta: torch.Tensor, integral: torch.Tensor) -> None:
+        unwind_(theta, integral)
 
     def _slots(self, group: dict[str, Any]) -> tuple[str, ...]:  # noqa: ARG002
         return ("xi", "integral")
@@ -107,6 +111,12 @@ class PID(DualOptimizer):
         torch._foreach_add_(thetas, xis, alpha=kp)
         torch._foreach_add_(integrals, errors, alpha=ki)
         torch._foreach_add_(thetas, integrals)
+
+
+def unwind_(theta: torch.Tensor, integral: torch.Tensor) -> None:
+    """Project the integral to >= 0, in place, and lift theta by as much: theta had it in."""
+    theta.sub_(integral.clamp(max=0))
+    integral.clamp_(min=0)
 
 
 def pid_(

@@ -1,6 +1,10 @@
 """Where the targets are: each module registers its own with `nupi.paper.runner.target` when imported."""
 
 MODULES: tuple[str, ...] = (
+    "nupi.paper.svm.dynamics",
+    "nupi.paper.svm.sensitivity",
+    "nupi.paper.svm.smoothing",
+    "nupi.paper.svm.beyond",
     "nupi.paper.sheet",
     "nupi.paper.updates",
     "nupi.paper.oscillator",

@@ -1,0 +1,154 @@
+"""One chunk of a sweep, from the start to the last step: what it records, and who is let go on the way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nupi.solve.program import Program, Setting, kkt
+from nupi.solve.solution import Status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from nupi.solve.problem import Problem
+    from nupi.solve.rules import AdamRule, SGDRule
+
+RECORDABLE = ("objective", "violations", "multipliers", "x")
+
+_STRIDE = 200  # steps between two looks at who has diverged
+_RETIRE = 0.25  # the share of diverged settings from which it pays to go on without them
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What every chunk of a sweep has in common."""
+
+    problem: Problem
+    primal: tuple[SGDRule | AdamRule, dict[str, Any]]
+    steps: int
+    tol: float | None
+    history: tuple[str, ...]
+    every: int
+    compiled: bool
+
+
+def run_chunk(
+    plan: Plan, settings: Sequence[Setting], tick: Callable[[int], None]
+) -> dict[str, torch.Tensor]:
+    """Run settings to the end; every tensor that comes back has the setting in its last dimension.
+
+    A setting whose multipliers or point are no longer finite has diverged. Columns of a batch never meet, so
+    it does no harm, but it costs time: where many have diverged, the batch goes on without them.
+
+    Args:
+        plan: the sweep.
+        settings: those of this chunk, in blocks.
+        tick: called with the number of setting-steps done since the last call.
+    """
+    problem, width = plan.problem, len(settings)
+    program = Program(problem, settings, plan.primal, compiled=plan.compiled)
+    results = _results(plan, width)
+    alive = torch.arange(width, device=problem.device)
+    _observe(plan, program, 0, results, alive)
+    done = 1
+    while done < plan.steps and program.width:
+        stop = min(done + _STRIDE, plan.steps)
+        _advance(plan, program, done, stop, results, alive)
+        tick(program.width * (stop - done))
+        done = stop
+        finite = program.finite()
+        lost = int((~finite).sum().item())
+        if lost >= max(1, _RETIRE * program.width) and done < plan.steps:
+            _store(program, results, alive, done)
+            columns = finite.nonzero().squeeze(-1)
+            tick(lost * (plan.steps - done))
+            alive = alive[columns]
+            program.keep(columns)
+    _store(program, results, alive, done)
+    return _judge(plan, results)
+
+
+def _results(plan: Plan, width: int) -> dict[str, torch.Tensor]:
+    problem = plan.problem
+    kind: dict[str, Any] = {"dtype": problem.dtype, "device": problem.device}
+    results = {f"x/{name}": torch.zeros(*leaf.shape, width, **kind) for name, leaf in problem.start.items()}
+    results["theta"] = torch.zeros(problem.size, width, **kind)
+    results["steps"] = torch.zeros(width, dtype=torch.int64, device=problem.device)
+    shapes: dict[str, dict[str, tuple[int, ...]]] = {
+        "objective": {"": ()},
+        "violations": {"": (problem.size,)},
+        "multipliers": {"": (problem.size,)},
+        "x": {f"/{name}": tuple(leaf.shape) for name, leaf in problem.start.items()},
+    }
+    records = len(range(0, plan.steps, plan.every))
+    for record in plan.history:
+        for suffix, shape in shapes[record].items():
+            # A setting that is let go leaves nan in the rest of its history.
+            results[f"history/{record}{suffix}"] = torch.full((records, *shape, width), torch.nan, **kind)
+    return results
+
+
+def _advance(
+    plan: Plan,
+    program: Program,
+    start: int,
+    stop: int,
+    results: dict[str, torch.Tensor],
+    alive: torch.Tensor,
+) -> None:
+    """Steps start .. stop - 1, observing those that are to be recorded."""
+    if not plan.history:
+        program.advance(stop - start)
+        return
+    step = start
+    while step < stop:
+        due = -(-step // plan.every) * plan.every
+        if due > step:
+            program.advance(min(due, stop) - step)
+        if due < stop:
+            _observe(plan, program, due, results, alive)
+        step = min(due, stop - 1) + 1
+
+
+def _observe(
+    plan: Plan, program: Program, step: int, results: dict[str, torch.Tensor], alive: torch.Tensor
+) -> None:
+    """Take step number `step` and record what was asked for."""
+    seen: dict[str, torch.Tensor] = {}
+    if "x" in plan.history:
+        seen = {f"x/{name}": leaf.clone() for name, leaf in program.x.items()}
+    value, e = program.observe() if step else program.first()
+    seen |= {"objective": value, "violations": e, "multipliers": program.theta}
+    for name, tensor in seen.items():
+        if f"history/{name}" in results:
+            results[f"history/{name}"][step // plan.every][..., alive] = tensor
+
+
+def _store(program: Program, results: dict[str, torch.Tensor], alive: torch.Tensor, done: int) -> None:
+    for name, leaf in program.x.items():
+        results[f"x/{name}"][..., alive] = leaf
+    results["theta"][:, alive] = program.theta
+    results["steps"][alive] = done
+
+
+def _judge(plan: Plan, results: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    problem = plan.problem
+    leaves = {name: results[f"x/{name}"] for name in problem.start}
+    value, residuals = kkt(problem, leaves, results["theta"])
+    finite = torch.isfinite(results["theta"]).all(0)
+    for leaf in leaves.values():
+        finite &= torch.isfinite(leaf).reshape(-1, leaf.shape[-1]).all(0)
+    status = torch.full_like(results["steps"], Status.BUDGET_SPENT)
+    if plan.tol is not None:
+        status[residuals.worst <= plan.tol] = Status.CONVERGED
+    status[~finite] = Status.DIVERGED
+    return results | {
+        "objective": value,
+        "stationarity": residuals.stationarity,
+        "feasibility": residuals.feasibility,
+        "complementarity": residuals.complementarity,
+        "status": status,
+    }

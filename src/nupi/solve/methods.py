@@ -1,0 +1,102 @@
+"""Reading optimizers: what a factory such as `torch.optim.Adam`, or a partial of it, would do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+
+from nupi.solve.rules import RULES, AdamRule, Rule, SGDRule
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Factory: TypeAlias = Callable[..., torch.optim.Optimizer]
+
+DEFAULT_PRIMAL: Factory = partial(torch.optim.SGD, lr=1e-2, momentum=0.9)
+
+
+def read_dual(factory: Factory, options: Mapping[str, Any], label: str) -> tuple[type[Rule], dict[str, Any]]:
+    """The rule and the options of the dual optimizer that `factory(params, **options)` makes.
+
+    The optimizer is really made, on a multiplier that is thrown away: its own checks judge the options.
+
+    Args:
+        factory: an optimizer class, a `functools.partial` of one, or a function that returns one.
+        options: keyword arguments of this setting.
+        label: what to call it in an error.
+    """
+    group, made = _make(factory, options, label)
+    if not group["maximize"]:
+        raise ValueError(
+            f"{label} would minimize over the multipliers; make it ascend with "
+            f"functools.partial({made.__name__}, maximize=True)"
+        )
+    return _rule(made, group, RULES, label), group
+
+
+def read_primal(factory: Factory) -> tuple[SGDRule | AdamRule, dict[str, Any]]:
+    """The rule and the options of the primal optimizer: torch's SGD or Adam."""
+    group, made = _make(factory, {}, "primal")
+    if group["maximize"]:
+        raise ValueError("primal would maximize the Lagrangian over x; leave maximize=True out")
+    kind = _rule(made, group, (SGDRule, AdamRule), "primal")
+    rule = kind([group])
+    assert isinstance(rule, (SGDRule, AdamRule))
+    return rule, group
+
+
+def make_optimizer(
+    factory: Factory, params: Iterable[torch.Tensor], options: Mapping[str, Any], label: str
+) -> torch.optim.Optimizer:
+    """`factory(params, **options)`, with errors that say whose it was."""
+    if not callable(factory):
+        raise TypeError(
+            f"{label} must be an optimizer class, or functools.partial of one with its options, "
+            f"but {factory!r} came"
+        )
+    try:
+        made = factory(list(params), **options)
+    except TypeError as error:
+        raise TypeError(f"{label} cannot be made with {dict(options)}: {error}") from error
+    except ValueError as error:
+        raise ValueError(f"{label} cannot be made with {dict(options)}: {error}") from error
+    if not isinstance(made, torch.optim.Optimizer):
+        raise TypeError(f"{label} must make a torch optimizer, but it made a {type(made).__name__}")
+    return made
+
+
+def _make(
+    factory: Factory, options: Mapping[str, Any], label: str
+) -> tuple[dict[str, Any], type[torch.optim.Optimizer]]:
+    with torch.device("cpu"):
+        made = make_optimizer(factory, [torch.zeros(1, requires_grad=True)], options, label)
+    group = {name: value for name, value in made.param_groups[0].items() if name != "params"}
+    return group, type(made)
+
+
+def _rule(
+    made: type[torch.optim.Optimizer], group: dict[str, Any], rules: tuple[type[Rule], ...], label: str
+) -> type[Rule]:
+    for rule in rules:
+        if made is not rule.optimizer:
+            continue
+        for name, only in rule.refused.items():
+            if group[name] != only:
+                raise ValueError(
+                    f"{label}: a sweep takes {made.__name__} with {name}={only} only, "
+                    f"but {name}={group[name]} came; `minimize` takes any optimizer"
+                )
+        for name, value in group.items():
+            if isinstance(value, torch.Tensor):
+                raise TypeError(
+                    f"{label}: {name} is a tensor, but a sweep has one number per setting; "
+                    "put the numbers on an axis of the grid"
+                )
+        return rule
+    known = ", ".join(rule.optimizer.__name__ for rule in rules)
+    raise TypeError(
+        f"{label}: a sweep knows {known}, but not {made.__name__}; `minimize` takes any optimizer"
+    )

@@ -1,0 +1,230 @@
+"""`nupi.minimize`: a small constrained problem, solved by the loop one would write with `Lagrangian`."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from nupi.constraints import Equality, Inequality
+from nupi.lagrangian import Lagrangian
+from nupi.optim.nupi import NuPI
+from nupi.solve.checks import check_run
+from nupi.solve.methods import DEFAULT_PRIMAL, Factory, make_optimizer
+from nupi.solve.problem import Constraints, Function, Point, Problem
+from nupi.solve.program import kkt
+from nupi.solve.solution import History, Residuals, Solution, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from nupi.constraints import Constraint
+
+
+class Step(NamedTuple):
+    """What a callback sees of step t: x_t, what was found there, and the multipliers that answered it."""
+
+    step: int
+    x: Point
+    objective: torch.Tensor
+    violations: dict[str, torch.Tensor]
+    multipliers: dict[str, torch.Tensor]
+    residuals: Residuals
+
+
+def minimize(
+    objective: Function,
+    x0: Point,
+    *,
+    inequality: Constraints = None,
+    equality: Constraints = None,
+    ki: float | None = None,
+    kp: float = 0.0,
+    nu: float = 0.0,
+    dual: Factory | None = None,
+    primal: Factory | None = None,
+    restart: bool = False,
+    steps: int = 1000,
+    tol: float | None = None,
+    history: Sequence[str] = (),
+    every: int = 1,
+    callback: Callable[[Step], object] | None = None,
+) -> Solution:
+    """Minimize f(x) subject to c(x) <= 0 and h(x) = 0.
+
+    Each step moves the multipliers first, then x along the gradient of the Lagrangian with the new ones.
+
+    Args:
+        objective: x to a scalar tensor.
+        x0: where to start: a floating-point tensor, or a dict of them. It is not written to.
+        inequality: x to c(x), a tensor of any shape that is to be <= 0; or a dict of such functions by name.
+        equality: x to h(x), a tensor of any shape that is to be 0; or a dict of such functions by name.
+        ki: the integral gain of the nuPI controller that moves the multipliers: its step size.
+        kp: its proportional gain; raise it until the multipliers stop oscillating.
+        nu: its smoothing; 0 is best where, as here, violations are exact.
+        dual: another dual optimizer in place of ki, kp and nu: a class or `functools.partial` of one, such
+            as partial(torch.optim.Adam, lr=0.01, maximize=True).
+        primal: the optimizer of x, as a class or `functools.partial` of one; by default gradient descent with
+            step size 0.01 and momentum 0.9.
+        restart: whether a multiplier is set to 0 as soon as its inequality is strictly satisfied.
+        steps: the most steps to take.
+        tol: stop when no KKT residual exceeds this; None spends all steps.
+        history: what to record: any of "objective", "violations", "multipliers", "x".
+        every: record each so many steps.
+        callback: called at every step with a `Step`; its tensors are live, so clone what you keep.
+
+    Returns:
+        A `Solution`. If x or a violation stops being finite its status is DIVERGED.
+
+    Example:
+        >>> import torch, nupi
+        >>> nupi.minimize(
+        ...     lambda x: x.square().sum(),
+        ...     torch.zeros(2, dtype=torch.float64),
+        ...     inequality={"reach": lambda x: 1 - x.sum()},
+        ...     ki=0.1,
+        ...     kp=1.0,
+        ...     tol=1e-8,
+        ... )
+        Solution (converged, ... steps)
+          objective    0.5
+          x            [0.5, 0.5] (2,)
+          multipliers  reach [1] ()
+          KKT          stationarity ..., feasibility ..., complementarity ...
+    """
+    problem = Problem(objective, x0, inequality, equality)
+    check_run(steps, tol, history, every)
+    if callback is not None and not callable(callback):
+        raise TypeError(f"callback must be a function of a Step, but a {type(callback).__name__} came")
+    loop = _Loop(problem, _dual_factory(ki, kp, nu, dual), primal or DEFAULT_PRIMAL, restart=restart)
+    records: dict[str, list[Any]] = {name: [] for name in ("step", *history)}
+    status, taken = Status.BUDGET_SPENT, steps
+    for step in range(steps):
+        seen = loop.ascend(step)
+        if seen is None:
+            status, taken = Status.DIVERGED, step
+            break
+        if callback is not None:
+            callback(seen)
+        if history and step % every == 0:
+            for name, entries in records.items():
+                entries.append(_copied(getattr(seen, name)))
+        if tol is not None and bool(seen.residuals.worst <= tol):
+            status, taken = Status.CONVERGED, step
+            break
+        loop.primal.step()
+    return loop.solution(status, taken, _stacked(records) if history else {})
+
+
+class _Loop:
+    """The state of one run: x, the Lagrangian, and the two optimizers."""
+
+    def __init__(self, problem: Problem, dual: Factory, primal: Factory, *, restart: bool) -> None:
+        self.problem = problem
+        self.x = {name: leaf.clone().requires_grad_() for name, leaf in problem.start.items()}
+        groups: dict[str, Constraint] = {}
+        for group in problem.groups:
+            shape = tuple(group.shape)
+            groups[group.name] = (
+                Inequality(shape, restart=restart) if group.kind == "inequality" else Equality(shape)
+            )
+        self.lagrangian = Lagrangian(groups).to(problem.device, problem.dtype)
+        self.dual = make_optimizer(dual, self.lagrangian.parameters(), {}, "dual")
+        self.primal = make_optimizer(primal, self.x.values(), {}, "primal")
+        if any(group.get("maximize") for group in self.primal.param_groups):
+            raise ValueError("primal would maximize the Lagrangian over x; leave maximize=True out")
+        if not all(group.get("maximize") for group in self.dual.param_groups):
+            name = type(self.dual).__name__
+            raise ValueError(
+                f"dual would minimize over the multipliers; use functools.partial({name}, maximize=True)"
+            )
+
+    def ascend(self, step: int) -> Step | None:
+        """Move the multipliers and find the gradient of the Lagrangian; None if the run has diverged."""
+        x = self.problem.point(self.x)
+        value = self.problem.objective(x)
+        violations = {group.name: group.function(x) for group in self.problem.groups}
+        if not all(bool(torch.isfinite(tensor).all()) for tensor in (value, *violations.values())):
+            return None
+        self.lagrangian.ascend(self.dual, violations)
+        self.primal.zero_grad()
+        self.lagrangian(value, violations).backward()
+        multipliers = {group.name: self.lagrangian.multipliers[group.name] for group in self.problem.groups}
+        detached = {name: violation.detach() for name, violation in violations.items()}
+        shown = self.problem.point({name: leaf.detach() for name, leaf in self.x.items()})
+        return Step(
+            step, shown, value.detach(), detached, multipliers, self._residuals(detached, multipliers)
+        )
+
+    def solution(self, status: Status, steps: int, history: History) -> Solution:
+        """The point as it is now."""
+        leaves = {name: leaf.detach() for name, leaf in self.x.items()}
+        named = self.lagrangian.multipliers
+        flat = torch.cat([named[group.name].reshape(-1) for group in self.problem.groups])
+        if not all(bool(torch.isfinite(leaf).all()) for leaf in (*leaves.values(), flat)):
+            status = Status.DIVERGED
+        batch = {name: leaf.unsqueeze(-1) for name, leaf in leaves.items()}
+        value, residuals = kkt(self.problem, batch, flat.unsqueeze(-1))
+        return Solution(
+            x=self.problem.point(leaves),
+            multipliers=self.problem.by_name(flat.clone()),
+            objective=value.squeeze(-1),
+            residuals=Residuals(
+                residuals.stationarity.squeeze(-1),
+                residuals.feasibility.squeeze(-1),
+                residuals.complementarity.squeeze(-1),
+            ),
+            status=status,
+            steps=steps,
+            history=history,
+            settings=({},),
+        )
+
+    def _residuals(
+        self, violations: dict[str, torch.Tensor], multipliers: dict[str, torch.Tensor]
+    ) -> Residuals:
+        """The KKT residuals at (x_t, theta_{t+1}), whose gradient the primal optimizer is about to use."""
+        zero = torch.zeros((), dtype=self.problem.dtype, device=self.problem.device)
+        gradients = [leaf.grad.abs().max() for leaf in self.x.values() if leaf.grad is not None]
+        feasibility, complementarity = [zero], [zero]
+        for group in self.problem.groups:
+            e = violations[group.name]
+            if group.kind == "inequality":
+                feasibility.append(e.max())
+                complementarity.append((e * multipliers[group.name]).abs().max())
+            else:
+                feasibility.append(e.abs().max())
+        return Residuals(
+            *(torch.stack(entries).max() for entries in ([zero, *gradients], feasibility, complementarity))
+        )
+
+
+def _dual_factory(ki: float | None, kp: float, nu: float, dual: Factory | None) -> Factory:
+    if dual is None:
+        if ki is None:
+            raise TypeError("give ki, the step size of the multipliers (as in ki=0.1), or dual")
+        return partial(NuPI, ki=ki, kp=kp, nu=nu)
+    if ki is not None or kp != 0.0 or nu != 0.0:
+        raise TypeError(
+            f"ki={ki}, kp={kp}, nu={nu} are nuPI's; with dual= put the options into functools.partial"
+        )
+    return dual
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: tensor.clone() for name, tensor in value.items()}
+    return value.clone() if isinstance(value, torch.Tensor) else value
+
+
+def _stacked(records: dict[str, list[Any]]) -> History:
+    history: History = {}
+    for name, entries in records.items():
+        if name == "step":
+            history[name] = torch.tensor(entries)
+        elif entries and isinstance(entries[0], dict):
+            history[name] = {key: torch.stack([entry[key] for entry in entries]) for key in entries[0]}
+        else:
+            history[name] = torch.stack(entries) if entries else torch.empty(0)
+    return history

@@ -1,0 +1,282 @@
+"""A batch of runs as one program: the step is traced once and then replayed as plain tensor operations.
+
+The last dimension of every tensor is the setting. Settings that share a dual rule are neighbours and form a
+block. One step, for all settings at once and with the dual first:
+
+    e = c(x);  each block moves its columns of theta;  restart and project;  x moves along grad L(x, theta)
+
+The user's functions know one point only: `vmap` makes them batched and `vjp` differentiates them. Both cost
+more than the arithmetic of a small problem when they are interpreted at every step, so the whole step is
+traced through them into a flat list of tensor operations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from nupi.solve.solution import Residuals
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from nupi import rule
+    from nupi.solve.problem import Problem
+    from nupi.solve.rules import AdamRule, Rule, SGDRule
+
+Leaves: TypeAlias = "dict[str, torch.Tensor]"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One run of a batch: its dual rule, the options of that rule, and whether it restarts multipliers."""
+
+    rule: type[Rule]
+    options: dict[str, Any]
+    restart: bool = False
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Settings of equal key can share a block."""
+        return (self.rule.__name__, *self.rule.kind(self.options))
+
+
+@dataclass(frozen=True)
+class _Block:
+    rule: Rule
+    start: int
+    stop: int
+    name: str
+
+
+class Program:
+    """A batch of settings at work on one problem.
+
+    Args:
+        problem: the problem.
+        settings: the runs, neighbours of equal key next to each other.
+        primal: the rule that moves x, and its options.
+        compiled: hand the traced step to `torch.compile`.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        settings: Sequence[Setting],
+        primal: tuple[SGDRule | AdamRule, dict[str, Any]],
+        *,
+        compiled: bool = False,
+    ) -> None:
+        self.problem = problem
+        self.settings = list(settings)
+        self.primal = primal
+        self.compiled = compiled
+        self.tensors: dict[str, torch.Tensor] = {}
+        self.blocks = _blocks(self.settings)
+        # Numbers, not tensors: all settings share one primal rule.
+        self._primal_gains: dict[str, rule.Gain] = {
+            name: values[0] for name, values in primal[0].gains().items()
+        }
+        self._allocate()
+        self._begin()
+
+    @property
+    def width(self) -> int:
+        """How many settings are still in the batch."""
+        return len(self.settings)
+
+    @property
+    def x(self) -> Leaves:
+        """The points, each leaf (..., settings)."""
+        return self._under("x")
+
+    @property
+    def theta(self) -> torch.Tensor:
+        """The multipliers, (constraints, settings)."""
+        return self.tensors["theta"]
+
+    @torch.no_grad()
+    def first(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Take the first step, which has an initial condition to set; f(x_0) and c(x_0) come back."""
+        value, e = self._step(self.tensors, first=True, seen=True)
+        return value, e
+
+    @torch.no_grad()
+    def advance(self, count: int) -> None:
+        """Take some later steps."""
+        replay, tensors = self._replay(seen=False), list(self.tensors.values())
+        for _ in range(count):
+            replay(*tensors)
+
+    @torch.no_grad()
+    def observe(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Take one later step; f(x_t) and c(x_t), as they were before it, come back."""
+        value, e = self._replay(seen=True)(*self.tensors.values())
+        return value, e
+
+    def finite(self) -> torch.Tensor:
+        """Which settings have not run away: a mask over the columns."""
+        alive = torch.isfinite(self.theta).all(0)
+        for leaf in self.x.values():
+            alive &= torch.isfinite(leaf).reshape(-1, self.width).all(0)
+        return alive
+
+    def keep(self, columns: torch.Tensor) -> None:
+        """Go on with these settings only."""
+        spans = {block.name: block for block in self.blocks}
+        self.settings = [self.settings[i] for i in columns.tolist()]
+        self.blocks = _blocks(self.settings)
+        live = {block.name for block in self.blocks}
+        kept: dict[str, torch.Tensor] = {}
+        for name, tensor in self.tensors.items():
+            owner, local = _owner(name), columns
+            if owner in spans:
+                if owner not in live:  # a block that lost all its settings takes its tensors along
+                    continue
+                start, stop = spans[owner].start, spans[owner].stop
+                local = columns[(columns >= start) & (columns < stop)] - start
+            kept[name] = tensor.index_select(-1, local) if tensor.dim() else tensor
+        self.tensors = kept
+        self._begin()
+
+    def _allocate(self) -> None:
+        problem, width, tensors = self.problem, self.width, self.tensors
+        kind: dict[str, Any] = {"dtype": problem.dtype, "device": problem.device}
+        for name, leaf in problem.start.items():
+            tensors[f"x/{name}"] = leaf.unsqueeze(-1).repeat(*[1] * leaf.dim(), width)
+        tensors["theta"] = torch.zeros(problem.size, width, **kind)
+        if any(setting.restart for setting in self.settings):
+            restart = [setting.restart for setting in self.settings]
+            tensors["restart"] = torch.tensor(restart, device=problem.device)
+        moved = self.primal[0]
+        for name, leaf in self.x.items():
+            for slot in moved.slots:
+                tensors[f"primal/{name}/{slot}"] = torch.zeros_like(leaf)
+            for power, start in moved.powers().items():
+                tensors[f"primal/{name}/{power}"] = torch.full((), start, **kind)
+        for block in self.blocks:
+            columns = block.stop - block.start
+            for gain, values in block.rule.gains().items():
+                tensors[f"{block.name}/gain/{gain}"] = torch.tensor(values, **kind)
+            for slot in block.rule.slots:
+                tensors[f"{block.name}/state/{slot}"] = torch.zeros(problem.size, columns, **kind)
+            for power, start in block.rule.powers().items():
+                tensors[f"{block.name}/state/{power}"] = torch.full((columns,), start, **kind)
+
+    def _begin(self) -> None:
+        """Forget traces of another width, and make the cotangent of f, which is a constant to a trace."""
+        self._replays: dict[bool, Callable[..., list[torch.Tensor]]] = {}
+        self._one = torch.ones(self.width, dtype=self.problem.dtype, device=self.problem.device)
+
+    def _under(self, prefix: str, tensors: Leaves | None = None) -> Leaves:
+        lead = prefix + "/"
+        source = self.tensors if tensors is None else tensors
+        return {name[len(lead) :]: tensor for name, tensor in source.items() if name.startswith(lead)}
+
+    def _replay(self, *, seen: bool) -> Callable[..., list[torch.Tensor]]:
+        """The traced step, as a function of the tensors in order; `seen` says whether it returns f and c."""
+        if seen not in self._replays:
+            names = list(self.tensors)
+
+            def step(*flat: torch.Tensor) -> list[torch.Tensor]:
+                return self._step(dict(zip(names, flat, strict=True)), first=False, seen=seen)
+
+            # Tracing runs the step, so it is given copies to move.
+            traced = make_fx(step)(*(tensor.clone() for tensor in self.tensors.values()))
+            traced.graph.eliminate_dead_code()
+            traced.recompile()
+            self._replays[seen] = torch.compile(traced, dynamic=False) if self.compiled else traced.forward
+        return self._replays[seen]
+
+    def _step(self, tensors: Leaves, *, first: bool, seen: bool) -> list[torch.Tensor]:
+        """Move all tensors by one step; return f and c as they were before it if they are to be `seen`."""
+        x, theta = self._under("x", tensors), tensors["theta"]
+        (value, e), pull = _differentiate(self.problem, x)
+        e = e.detach()
+        # Copies: a constraint such as x itself would move on with x.
+        observed = [value.detach().clone(), e.clone()] if seen else []
+        bounded = self.problem.inequalities
+        reset = (e[:bounded] < 0) & tensors["restart"] if "restart" in tensors else None
+        for block in self.blocks:
+            columns = slice(block.start, block.stop)
+            alone = len(self.blocks) == 1
+            part, error = (theta, e) if alone else (theta[:, columns], e[:, columns])
+            state = self._under(f"{block.name}/state", tensors)
+            gains: dict[str, rule.Gain] = {**self._under(f"{block.name}/gain", tensors)}
+            move_ = block.rule.first_ if first else block.rule.step_
+            move_(part, error, gains, state)
+            if bounded and "integral" in state:
+                integral = state["integral"][:bounded]
+                block.rule.unwind_(part[:bounded], integral)
+                if reset is not None:
+                    integral.masked_fill_(reset[:, columns], 0.0)
+        if bounded:
+            projected = theta if bounded == self.problem.size else theta[:bounded]
+            projected.clamp_(min=0)
+            if reset is not None:
+                projected.masked_fill_(reset, 0.0)
+        (gradient,) = pull((self._one, theta))
+        for name, leaf in x.items():
+            state = self._under(f"primal/{name}", tensors)
+            self.primal[0].move_(leaf, gradient[name], self._primal_gains, state, sign=-1.0)
+        return observed
+
+
+def evaluate(problem: Problem, leaves: Leaves) -> tuple[torch.Tensor, torch.Tensor]:
+    """The objective and the violations of a batch of points: (settings) and (constraints, settings)."""
+    value = torch.vmap(problem.value, in_dims=-1)(leaves)
+    e = torch.vmap(problem.violations, in_dims=-1, out_dims=-1)(leaves)
+    return value, e
+
+
+@torch.no_grad()
+def kkt(problem: Problem, leaves: Leaves, theta: torch.Tensor) -> tuple[torch.Tensor, Residuals]:
+    """f(x) and the KKT residuals of a batch of points and multipliers."""
+    (value, e), pull = _differentiate(problem, leaves)
+    (gradient,) = pull((torch.ones_like(value), theta))
+    split = problem.inequalities
+    stationarity = torch.stack([g.reshape(-1, g.shape[-1]).abs().amax(0) for g in gradient.values()]).amax(0)
+    infeasible = torch.cat([e[:split].clamp(min=0), e[split:].abs()]).amax(0)
+    slack = (theta[:split] * e[:split]).abs().amax(0) if split else torch.zeros_like(value)
+    return value, Residuals(stationarity, infeasible, slack)
+
+
+def check_batched(problem: Problem) -> None:
+    """Refuse functions that `vmap` cannot batch, with its reason."""
+    pair = {name: torch.stack([leaf, leaf], dim=-1) for name, leaf in problem.start.items()}
+    try:
+        evaluate(problem, pair)
+    except RuntimeError as error:
+        raise ValueError(
+            "the objective or a constraint cannot be batched, so it cannot be swept; write it with torch "
+            f"operations alone, or run `nupi.minimize` once per setting. torch says: {error}"
+        ) from error
+
+
+def _differentiate(
+    problem: Problem, leaves: Leaves
+) -> tuple[tuple[torch.Tensor, torch.Tensor], Callable[..., tuple[Leaves]]]:
+    """`evaluate`, and the function that pulls cotangents of f and c back to x."""
+    found = torch.func.vjp(lambda batch: evaluate(problem, batch), leaves)
+    return found[0], found[1]
+
+
+def _blocks(settings: Sequence[Setting]) -> list[_Block]:
+    """Neighbours of equal key, as blocks, each named after its key: the name outlives `keep`."""
+    blocks: list[_Block] = []
+    start = 0
+    for stop in range(1, len(settings) + 1):
+        if stop == len(settings) or settings[stop].key != settings[start].key:
+            part = settings[start:stop]
+            name = "-".join(str(word) for word in part[0].key)
+            blocks.append(_Block(part[0].rule([s.options for s in part]), start, stop, f"dual {name}"))
+            start = stop
+    return blocks
+
+
+def _owner(name: str) -> str:
+    """The block that a tensor belongs to, or "" if it is every setting's."""
+    return name.split("/")[0] if name.startswith("dual ") else ""

@@ -1,0 +1,227 @@
+"""What a solver returns: the point, the multipliers, how good they are, and why it stopped."""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pandas as pd
+
+    from nupi.solve.problem import Point
+
+History: TypeAlias = "dict[str, torch.Tensor | dict[str, torch.Tensor]]"
+
+
+class Status(enum.IntEnum):
+    """Why a run ended."""
+
+    CONVERGED = 0
+    BUDGET_SPENT = 1
+    DIVERGED = 2
+
+    def __str__(self) -> str:
+        return self.name.lower().replace("_", " ")
+
+
+@dataclass(frozen=True)
+class Residuals:
+    """How far a pair (x, multipliers) is from the KKT conditions, each the largest absolute entry.
+
+    stationarity     grad f(x) + Jc(x)^T lambda + Jh(x)^T mu
+    feasibility      max(0, c(x)) and h(x)
+    complementarity  lambda c(x)
+    """
+
+    stationarity: torch.Tensor
+    feasibility: torch.Tensor
+    complementarity: torch.Tensor
+
+    @property
+    def worst(self) -> torch.Tensor:
+        """The largest of the three."""
+        return self.stationarity.maximum(self.feasibility).maximum(self.complementarity)
+
+
+@dataclass(frozen=True, repr=False)
+class Solution:
+    """The result of `minimize` (one run: `axes` is empty) or of `sweep` (a run per point of a grid).
+
+    Every array of a sweep has the grid's axes first, in the order of `axes`: with axes ki (20) and kp (18),
+    70 multipliers are an array of shape (20, 18, 70) and `status` one of shape (20, 18).
+
+    Args:
+        x: the last point, a tensor or a dict of tensors like x0.
+        multipliers: by the name of the constraint; "inequality" or "equality" if it had none.
+        objective: f(x).
+        residuals: of the KKT conditions at (x, multipliers).
+        status: a `Status`; for a sweep a tensor of codes, so that `status == Status.DIVERGED` is a mask.
+        steps: how many steps were taken.
+        history: what was asked for. Entry t holds x_t, f(x_t), the violations at x_t, and the multipliers
+            that had just answered them, theta_{t+1}; "step" holds the t's.
+        axes: the grid's axes, name to values.
+        settings: the grid's points, one dict each, in the order of the flattened axes.
+    """
+
+    x: Point
+    multipliers: dict[str, torch.Tensor]
+    objective: torch.Tensor
+    residuals: Residuals
+    status: Status | torch.Tensor
+    steps: int | torch.Tensor
+    history: History = field(default_factory=dict)
+    axes: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    settings: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The lengths of the axes; () for a single run."""
+        return tuple(len(values) for values in self.axes.values())
+
+    def at(self, **values: object) -> Solution:
+        """The part of a sweep at given values of some axes, which are then gone.
+
+        >>> import torch, nupi
+        >>> found = nupi.sweep(
+        ...     lambda x: x.square().sum(),
+        ...     torch.zeros(2),
+        ...     equality=lambda x: x.sum() - 1,
+        ...     grid={"ki": [0.01, 0.1], "kp": [0.0, 1.0, 2.0]},
+        ...     steps=10,
+        ... )
+        >>> found.at(kp=1.0).shape
+        (2,)
+        """
+        index: list[int | slice] = [slice(None)] * len(self.axes)
+        for name, value in values.items():
+            if name not in self.axes:
+                raise KeyError(
+                    f"no axis is called {name!r}; this result has {', '.join(self.axes) or 'none'}"
+                )
+            matches = [i for i, known in enumerate(self.axes[name]) if _same(known, value)]
+            if not matches:
+                raise KeyError(f"{name}={value!r} is not on its axis, which has {self.axes[name]}")
+            index[list(self.axes).index(name)] = matches[0]
+        rest = {name: known for name, known in self.axes.items() if name not in values}
+        numbers = torch.arange(len(self.settings), device="cpu").reshape(self.shape)
+        picked = numbers[tuple(index)].reshape(-1).tolist()
+        return self._map(lambda array: array[tuple(index)], rest, tuple(self.settings[i] for i in picked))
+
+    def frame(self, **columns: torch.Tensor) -> pd.DataFrame:
+        """One row per run, for pandas: its setting, status, steps, objective and residuals.
+
+        Args:
+            columns: more columns, each an array shaped like the axes, such as a distance to a known solution.
+        """
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise ImportError("frame() needs pandas, which nupi does not: pip install pandas") from error
+        rows = math.prod(self.shape)
+        names = dict.fromkeys(name for setting in self.settings for name in setting)
+        data: dict[str, Any] = {name: [s.get(name) for s in self.settings] for name in names}
+        codes = _tensor(self.status).reshape(-1).tolist()
+        data["status"] = [str(Status(code)) for code in codes]
+        data["steps"] = _tensor(self.steps).reshape(-1).tolist()
+        own = {
+            "objective": self.objective,
+            "stationarity": self.residuals.stationarity,
+            "feasibility": self.residuals.feasibility,
+            "complementarity": self.residuals.complementarity,
+        }
+        for name, column in (own | columns).items():
+            if tuple(column.shape) != self.shape:
+                raise ValueError(
+                    f"column {name!r} has shape {tuple(column.shape)}, but the axes have {self.shape}"
+                )
+            data[name] = column.detach().cpu().reshape(rows).tolist()
+        return pd.DataFrame(data)
+
+    def __repr__(self) -> str:
+        lines = [f"Solution ({self.status}, {self.steps} steps)"] if not self.axes else self._summary()
+        if not self.axes:
+            lines.append(f"  objective    {self.objective.item():.6g}")
+            points = self.x if isinstance(self.x, dict) else {"x": self.x}
+            for name, leaf in points.items():
+                lines.append(f"  {name:<12} {_short(leaf)}")
+            for name, values in self.multipliers.items():
+                lines.append(f"  multipliers  {name} {_short(values)}")
+            kkt = self.residuals
+            lines.append(
+                f"  KKT          stationarity {kkt.stationarity.item():.1e}, feasibility "
+                f"{kkt.feasibility.item():.1e}, complementarity {kkt.complementarity.item():.1e}"
+            )
+        return "\n".join(lines)
+
+    def _summary(self) -> list[str]:
+        codes = _tensor(self.status)
+        counts = ", ".join(
+            f"{count} {status}" for status in Status if (count := int((codes == status).sum().item()))
+        )
+        axes = ", ".join(f"{name} ({len(values)})" for name, values in self.axes.items())
+        names = ", ".join(
+            f"{name} {tuple(values.shape[len(self.axes) :])}" for name, values in self.multipliers.items()
+        )
+        return [
+            f"Solution of a sweep over {axes}",
+            f"  {codes.numel()} runs: {counts}",
+            f"  multipliers: {names}",
+            f"  smallest KKT residual {self.residuals.worst.nan_to_num(math.inf).min().item():.1e}",
+        ]
+
+    def _map(
+        self,
+        function: Callable[[torch.Tensor], torch.Tensor],
+        axes: dict[str, tuple[Any, ...]],
+        settings: tuple[dict[str, Any], ...],
+    ) -> Solution:
+        """The same result with every array replaced, the axes being the first dimensions of each."""
+        history: History = {}
+        for name, entry in self.history.items():
+            if name == "step":
+                history[name] = entry
+            elif isinstance(entry, dict):
+                history[name] = {key: function(array) for key, array in entry.items()}
+            else:
+                history[name] = function(entry)
+        status, steps = function(_tensor(self.status)), function(_tensor(self.steps))
+        x = self.x
+        return Solution(
+            x={name: function(leaf) for name, leaf in x.items()} if isinstance(x, dict) else function(x),
+            multipliers={name: function(values) for name, values in self.multipliers.items()},
+            objective=function(self.objective),
+            residuals=Residuals(
+                function(self.residuals.stationarity),
+                function(self.residuals.feasibility),
+                function(self.residuals.complementarity),
+            ),
+            status=status if status.dim() else Status(int(status)),
+            steps=steps if steps.dim() else int(steps),
+            history=history,
+            axes=axes,
+            settings=settings,
+        )
+
+
+def _tensor(value: int | torch.Tensor) -> torch.Tensor:
+    """A number as a tensor; unlike `as_tensor`, this does not move a tensor to the default device."""
+    return value if isinstance(value, torch.Tensor) else torch.tensor(value, device="cpu")
+
+
+def _same(known: object, value: object) -> bool:
+    """Equal, or floats that differ by rounding only: a user writes 0.1 for what logspace made."""
+    if isinstance(known, float) and isinstance(value, (int, float)):
+        return math.isclose(known, value, rel_tol=1e-9, abs_tol=1e-300)
+    return known == value
+
+
+def _short(values: torch.Tensor, most: int = 6) -> str:
+    flat = values.detach().reshape(-1)
+    shown = ", ".join(f"{value:.6g}" for value in flat[:most].tolist())
+    return f"[{shown}{', ...' if flat.numel() > most else ''}] {tuple(values.shape)}"

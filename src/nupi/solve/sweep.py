@@ -1,0 +1,203 @@
+"""`nupi.sweep`: one problem under a whole grid of dual methods and gains, as one batched program."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+
+from nupi.optim.nupi import NuPI
+from nupi.solve.checkpoint import Checkpoint, fingerprint
+from nupi.solve.checks import check_run
+from nupi.solve.chunk import Plan, run_chunk
+from nupi.solve.grid import Axes, Grid, expand
+from nupi.solve.methods import DEFAULT_PRIMAL, Factory, read_dual, read_primal
+from nupi.solve.problem import Constraints, Function, Point, Problem
+from nupi.solve.program import Setting, check_batched
+from nupi.solve.progress import Progress, reporter
+from nupi.solve.solution import History, Residuals, Solution
+from nupi.solve.threads import threads_for
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping, Sequence
+
+# A matrix of multipliers of so many bytes, and the few others of its size, still fit a last-level cache.
+_CHUNK_BYTES = 5 * 2**19
+
+
+def sweep(
+    objective: Function,
+    x0: Point,
+    *,
+    grid: Grid,
+    inequality: Constraints = None,
+    equality: Constraints = None,
+    dual: Factory | Mapping[str, Factory] | None = None,
+    primal: Factory | None = None,
+    restart: bool = False,
+    steps: int = 1000,
+    tol: float | None = None,
+    history: Sequence[str] = (),
+    every: int = 1,
+    chunk: int | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    progress: Progress = None,
+    compiled: bool = False,
+) -> Solution:
+    """Solve one problem once for every point of a grid of dual methods and gains.
+
+    The functions are those of `minimize`: they take one x and know nothing of the grid. All runs advance
+    together, on the kernels of the dual optimizers, and give what `minimize` gives one at a time with the
+    same arguments, up to rounding. A run that diverges to inf or nan disturbs no other.
+
+    Args:
+        objective: x to a scalar tensor.
+        x0: where every run starts: a tensor or a dict of tensors. Its dtype and device are the sweep's.
+        grid: axis names to values. An axis is a keyword of the dual optimizer (`ki`, `kp`, `nu`, `init`,
+            `form`, `lr`, `beta`, ...), or "restart", or "dual" if `dual` is a dict. A list of grids is their
+            union, for methods that have different gains.
+        inequality: x to c(x), to be <= 0; or a dict of such functions by name.
+        equality: x to h(x), to be 0; or a dict of such functions by name.
+        dual: a dual optimizer class, or `functools.partial` of one: NuPI (the default), UnifiedMomentum, PID,
+            or torch's SGD and Adam with maximize=True. Or a dict of them by label, to choose from by the axis "dual".
+        primal: torch's SGD or Adam, with its options by `functools.partial`; by default gradient descent with
+            step size 0.01 and momentum 0.9.
+        restart: whether a multiplier is set to 0 as soon as its inequality is strictly satisfied.
+        steps: how many steps every run takes.
+        tol: a run has converged if no KKT residual exceeds this at the end. (All runs take all steps.)
+        history: what to record: any of "objective", "violations", "multipliers", "x".
+        every: record each so many steps.
+        chunk: how many settings to advance together, which bounds the memory; by default, as many as fit
+            the cache.
+        checkpoint: a directory for finished chunks. A sweep that was killed resumes there with the same call.
+        progress: a function of (done, total); None shows a bar on a terminal, False none.
+        compiled: compile the step with `torch.compile`: some 1.5 times as fast after up to half a minute, so
+            that it pays for long sweeps. It needs a C++ compiler.
+
+    Example:
+        >>> import torch, nupi
+        >>> found = nupi.sweep(
+        ...     lambda x: x.square().sum(),
+        ...     torch.zeros(2, dtype=torch.float64),
+        ...     inequality=lambda x: 1 - x.sum(),
+        ...     grid={"ki": [0.05, 0.1], "kp": [0.0, 1.0]},
+        ...     steps=400,
+        ...     tol=1e-4,
+        ... )
+        >>> found
+        Solution of a sweep over ki (2), kp (2)
+          4 runs: 3 converged, 1 budget spent
+          multipliers: inequality ()
+          smallest KKT residual ...
+        >>> found.at(ki=0.1, kp=1.0).multipliers["inequality"]
+        tensor(1.0000, dtype=torch.float64)
+    """
+    problem = Problem(objective, x0, inequality, equality)
+    check_run(steps, tol, history, every)
+    check_batched(problem)
+    axes, points = expand(grid)
+    settings = [_setting(point, NuPI if dual is None else dual, restart=restart) for point in points]
+    plan = Plan(problem, read_primal(primal or DEFAULT_PRIMAL), steps, tol, tuple(history), every, compiled)
+    size = _chunk_size(problem, chunk)
+
+    # Neighbours of equal kind make blocks; the sort is stable, and undone at the end.
+    order = sorted(range(len(settings)), key=lambda i: repr(settings[i].key))
+    chunks = [order[start : start + size] for start in range(0, len(order), size)]
+    kept = Checkpoint(checkpoint, "" if checkpoint is None else _fingerprint(plan, settings, size))
+    report, total, done = reporter(progress), len(settings) * steps, 0
+
+    def tick(count: int) -> None:
+        nonlocal done
+        done += count
+        report(done, total)
+
+    parts = []
+    for number, members in enumerate(chunks):
+        part = kept.load(number)
+        if part is None:
+            with threads_for(problem.size * len(members), problem.device):
+                part = run_chunk(plan, [settings[i] for i in members], tick)
+            kept.save(number, part)
+        parts.append(part)
+        done = (number + 1) * size * steps if number + 1 < len(chunks) else total
+        report(done, total)
+    return _assemble(plan, parts, order, axes, points)
+
+
+def _setting(point: Mapping[str, Any], dual: Factory | Mapping[str, Factory], *, restart: bool) -> Setting:
+    options = dict(point)
+    restart = options.pop("restart", restart)
+    if not isinstance(restart, bool):
+        raise TypeError(f"restart must be True or False, but {restart!r} came")
+    if callable(dual):
+        factory, label = dual, "dual"
+    else:
+        known = ", ".join(map(str, dual))
+        if "dual" not in options and len(dual) != 1:
+            raise ValueError(
+                f"dual is a dict of {len(dual)}: name those to use, as in grid={{'dual': [{known}]}}"
+            )
+        label = options.pop("dual", next(iter(dual), None))
+        if label not in dual:
+            raise ValueError(f"the grid asks for dual {label!r}, but dual= has only {known or 'nothing'}")
+        factory, label = dual[label], f"dual {label!r}"
+    rule, read = read_dual(factory, options, label)
+    return Setting(rule, read, restart)
+
+
+def _chunk_size(problem: Problem, chunk: int | None) -> int:
+    if chunk is None:
+        return max(64, _CHUNK_BYTES // (problem.size * problem.dtype.itemsize))
+    if isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 1:
+        raise ValueError(f"chunk must be a number of settings, at least 1, but {chunk!r} came")
+    return chunk
+
+
+def _fingerprint(plan: Plan, settings: Sequence[Setting], size: int) -> str:
+    # The device is left out on purpose: a sweep begun on one may end on another.
+    runs = [(s.key, sorted(s.options.items()), s.restart) for s in settings]
+    primal = (type(plan.primal[0]).__name__, sorted(plan.primal[1].items()))
+    return fingerprint(plan.problem, runs, primal, plan.steps, plan.tol, plan.history, plan.every, size)
+
+
+def _assemble(
+    plan: Plan,
+    parts: Sequence[dict[str, torch.Tensor]],
+    order: Sequence[int],
+    axes: Axes,
+    points: tuple[dict[str, Any], ...],
+) -> Solution:
+    problem = plan.problem
+    shape = tuple(len(values) for values in axes.values())
+    back = torch.tensor(order, device=problem.device).argsort()
+
+    def gather(name: str) -> torch.Tensor:
+        """All chunks of a result, in the order of the grid, with the axes first."""
+        whole = torch.cat([part[name].to(problem.device) for part in parts], dim=-1)
+        whole = whole.index_select(-1, back).movedim(-1, 0)
+        return whole.reshape((*shape, *whole.shape[1:])).contiguous()
+
+    history: History = {}
+    if plan.history:
+        history["step"] = torch.arange(0, plan.steps, plan.every, device=problem.device)
+    for name in plan.history:
+        if name == "objective":
+            history[name] = gather("history/objective")
+        elif name == "x":
+            history[name] = cast(
+                "Any", problem.point({leaf: gather(f"history/x/{leaf}") for leaf in problem.start})
+            )
+        else:
+            history[name] = problem.by_name(gather(f"history/{name}"))
+    return Solution(
+        x=problem.point({name: gather(f"x/{name}") for name in problem.start}),
+        multipliers=problem.by_name(gather("theta")),
+        objective=gather("objective"),
+        residuals=Residuals(gather("stationarity"), gather("feasibility"), gather("complementarity")),
+        status=gather("status"),
+        steps=gather("steps"),
+        history=history,
+        axes=axes,
+        settings=points,
+    )

@@ -1,0 +1,20 @@
+"""Every SVM target at smoke scale: its claims hold, and what it leaves behind can be read."""
+
+import json
+
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from nupi.paper.runner import find_target, reproduce
+
+
+@pytest.mark.parametrize("name", ["svm-dynamics", "svm-sensitivity", "svm-nu", "svm-beyond"])
+def test_claims_hold_at_smoke_scale(name, tmp_path):
+    claims = reproduce(find_target(name), "smoke", tmp_path, Console(quiet=True))
+    assert [claim.claim for claim in claims if not claim.holds] == []
+    summary = json.loads((tmp_path / name / "summary.json").read_text())
+    assert summary["scale"] == "smoke"
+    assert len(summary["claims"]) >= 3
+    assert (tmp_path / name / "figure.png").stat().st_size > 10_000
+    assert len(pd.read_csv(tmp_path / name / "results.csv")) > 50
