@@ -19,7 +19,7 @@ def indexed(*indices, values=None):
         ({"fair": torch.zeros(1)}, ValueError, "never broadcast"),
         ({"fair": torch.zeros(3, 1)}, ValueError, r"shape \(3, 1\)"),
         ({"small": torch.zeros(3)}, ValueError, r"'small' has shape \(3,\)"),
-        ({"fair": 0.5}, TypeError, "'fair' must be a tensor or Indexed, but it is a float"),
+        ({"fair": 0.5}, TypeError, "'fair' must be a tensor, Indexed or Averaged, but it is a float"),
         (
             {"fair": torch.zeros(3, dtype=torch.int64)},
             TypeError,

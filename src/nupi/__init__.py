@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from nupi.constraints import Equality, Indexed, Inequality
+from nupi.constraints import Averaged, Equality, Indexed, Inequality
 from nupi.guard import NonFiniteViolationError
 from nupi.lagrangian import Lagrangian
 from nupi.optim import PID, NuPI, UnifiedMomentum, as_nupi
@@ -19,6 +19,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "PID",
+    "Averaged",
     "Equality",
     "Indexed",
     "Inequality",

@@ -112,6 +112,44 @@ class Indexed:
         return f"Indexed({len(self.indices)} values at [{', '.join(map(str, few))}{more}])"
 
 
+@dataclass(frozen=True, eq=False)
+class Averaged:
+    """A violation that is a mean, given as its parts: sums / counts, one count a row of the group.
+
+    Parts of a batch, and ranks of a distributed run, see different numbers of things: means of their means would
+    be wrong, while sums and counts add up. A constraint whose count is 0 was not seen: it is left alone, and
+    whatever its sum holds does no harm.
+
+    Args:
+        sums: what the mean is taken over, summed, with the bound already taken off each: for the rate of a group
+            to stay below 0.3, the sum of `prediction - 0.3`. Shaped like the group.
+        counts: how many things each row of the group sums over: of shape (rows,), or one number for all.
+            Weights that are no whole numbers serve too. No gradient flows into them.
+
+    Example:
+        >>> Averaged(sums=torch.tensor([1.5, 0.0]), counts=torch.tensor([3, 0]))
+        Averaged(tensor([1.5000, 0.0000]) / tensor([3, 0]))
+    """
+
+    sums: torch.Tensor
+    counts: torch.Tensor
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.sums, torch.Tensor) or not isinstance(self.counts, torch.Tensor):
+            raise TypeError(
+                f"Averaged takes two tensors, but sums is a {type(self.sums).__name__} and counts a "
+                f"{type(self.counts).__name__}; wrap them in torch.tensor"
+            )
+        if self.counts.dim() and self.counts.shape != self.sums.shape[:1]:
+            raise ValueError(
+                f"counts has shape {tuple(self.counts.shape)} and sums {tuple(self.sums.shape)}; "
+                "there must be one count per row of sums, or a single one for all"
+            )
+
+    def __repr__(self) -> str:
+        return f"Averaged({self.sums.detach()} / {self.counts})"
+
+
 def _checked_shape(size: Size) -> torch.Size:
     try:
         sizes = tuple(map(index, size)) if isinstance(size, Iterable) else (index(size),)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import torch
 from torch import nn
 
-from nupi import guard
-from nupi.constraints import Constraint, Indexed, Inequality
+from nupi import distributed, guard
+from nupi.constraints import Constraint, Inequality
 from nupi.guard import (
     Look,
     NonFiniteViolationError,
@@ -20,14 +20,19 @@ from nupi.guard import (
     touched_by,
     undo,
 )
+from nupi.joint import Joint, seen_here
 from nupi.optim.base import DualOptimizer
 from nupi.optim.checks import ANOTHER_PROBLEM
-from nupi.violations import Move, as_gradient, as_move, weighted
+from nupi.violations import Move, Violation, as_gradient, as_move, weighted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-Violations: TypeAlias = "Mapping[str, torch.Tensor | Indexed]"
+    from torch.distributed import ProcessGroup
+
+    from nupi.joint import Seen
+
+Violations: TypeAlias = "Mapping[str, Violation]"
 
 
 class Lagrangian(nn.Module):
@@ -39,6 +44,11 @@ class Lagrangian(nn.Module):
 
     Args:
         constraints: the groups of constraints by name. Any string is a name, dots included.
+        reduce: in a run of many processes, how `ascend` joins what each rank measured: the "mean" or the "sum"
+            over ranks. `Averaged` violations are joined by their counts and `Indexed` ones gathered, under
+            either. All ranks then hold the same multipliers to the bit, and all must call `ascend`. None takes
+            what each rank gives; so does a run of one process, at no cost.
+        group: the process group to join; the default one unless given.
 
     Example:
         >>> import nupi
@@ -52,9 +62,22 @@ class Lagrangian(nn.Module):
         Lagrangian(norm: Inequality(1) at 0.4)
     """
 
-    def __init__(self, constraints: Mapping[str, Constraint]) -> None:
+    reduce: distributed.Reduce | None = None
+    group: ProcessGroup | None = None
+    _agreed = False  # whether all ranks are known to have the same constraints
+
+    def __init__(
+        self,
+        constraints: Mapping[str, Constraint],
+        *,
+        reduce: distributed.Reduce | None = None,
+        group: ProcessGroup | None = None,
+    ) -> None:
         super().__init__()
         _check_constraints(constraints)
+        if reduce is not None and reduce not in distributed.REDUCES:
+            raise ValueError(f'reduce must be "mean", "sum" or None, but {reduce!r} came')
+        self.reduce, self.group = reduce, group
         # Sorted, so that parameters() has one order however the mapping was written: an optimizer's
         # checkpoint knows its parameters by position alone.
         self.constraints: dict[str, Constraint] = dict(sorted(constraints.items()))
@@ -76,7 +99,11 @@ class Lagrangian(nn.Module):
 
         Args:
             loss: the objective f(x), a scalar.
-            violations: constraint name to c(x): a tensor of the group's shape, or `Indexed`.
+            violations: constraint name to c(x): a tensor of the group's shape, `Indexed` or `Averaged`.
+
+        Under `reduce` it does not communicate: like the loss, the value is this rank's own, and what
+        DistributedDataParallel and `fully_shard` make of it, the average over ranks, is the Lagrangian of the
+        joined batch. (For `Averaged` that holds where counts are even; `nupi.distributed.total` makes it exact.)
         """
         if not isinstance(loss, torch.Tensor):
             raise TypeError(f"loss must be a scalar tensor, but a {type(loss).__name__} came")
@@ -86,21 +113,28 @@ class Lagrangian(nn.Module):
             )
         total = loss
         for name, multiplier, violation in self._paired(violations):
-            total = total + weighted(name, multiplier, violation)
+            term = weighted(name, multiplier, violation)
+            if self.reduce is not None:
+                term = term * distributed.share(self.reduce, violation, self.group)
+            total = total + term
         return total
 
     def ascend(self, dual: torch.optim.Optimizer, violations: Violations) -> None:
         """Move the multipliers of these constraints by one step of `dual`, then project them.
 
         Everything is checked before anything moves: an error leaves every multiplier and all state as it was.
+        Under `reduce` all ranks move or all raise.
 
         Args:
             dual: any torch optimizer that maximizes and holds the multipliers to be moved.
             violations: constraint name to c(x), as for the call; exact or hard measures serve as well.
         """
+        if self.reduce is not None and distributed.world_size(self.group) > 1:
+            self._ascend_together(dual, violations)
+            return
         if self._unheard or self._look is not None:
             self._report(wait=False)
-        moves = [as_move(*pair) for pair in self._paired(violations)]
+        moves = [move for pair in self._paired(violations) if (move := as_move(*pair)) is not None]
         if not moves:
             return
         self._check_dual(dual, moves)
@@ -125,6 +159,33 @@ class Lagrangian(nn.Module):
             f"{name}: {constraint!r} at {_summary(self._multiplier(name))}"
             for name, constraint in self.constraints.items()
         )
+
+    @torch.no_grad()
+    def _ascend_together(self, dual: torch.optim.Optimizer, violations: Violations) -> None:
+        """The same step on what all ranks saw: every rank does this, whatever it has, and gets the same."""
+        assert self.reduce is not None
+        if torch.compiler.is_compiling():
+            raise RuntimeError(
+                "under reduce ascend talks to other processes, which cannot be compiled; compile the model and "
+                "the call of the Lagrangian, and leave ascend outside"
+            )
+        if not self._agreed:
+            distributed.check_agreement(self.constraints, self.multipliers, self.reduce, self.group)
+            self._agreed = True
+
+        multipliers = {name: self._multiplier(name) for name in self.constraints}
+
+        def look() -> tuple[dict[str, Seen], set[str]]:
+            pairs = self._paired(violations)
+            self._check_dual(dual, pairs)
+            held = {id(param) for group in dual.param_groups for param in group["params"]}
+            movable = {name for name, multiplier in multipliers.items() if id(multiplier) in held}
+            return {pair[0]: seen_here(*pair) for pair in pairs}, movable
+
+        moves = Joint(multipliers, self.reduce, self.group).join(look)
+        if moves:
+            refuse_non_finite(moves)
+            self._step(dual, moves)
 
     def _step(self, dual: torch.optim.Optimizer, moves: list[Move]) -> None:
         """Hand each multiplier its violation as gradient, step, take the gradients back, and project."""
@@ -222,7 +283,7 @@ class Lagrangian(nn.Module):
     def _multiplier(self, name: str) -> torch.Tensor:
         return cast("torch.Tensor", self._parameters[name])
 
-    def _paired(self, violations: Violations) -> list[tuple[str, torch.Tensor, torch.Tensor | Indexed]]:
+    def _paired(self, violations: Violations) -> list[tuple[str, torch.Tensor, Violation]]:
         """Each violation with its name and its multipliers."""
         try:
             held = self._parameters
@@ -236,22 +297,26 @@ class Lagrangian(nn.Module):
                 f"violations has {unknown}, which is no constraint here; they are {known}"
             ) from None
 
-    def _check_dual(self, dual: torch.optim.Optimizer, moves: list[Move]) -> None:
+    def _check_dual(
+        self,
+        dual: torch.optim.Optimizer,
+        moves: Sequence[Move] | Sequence[tuple[str, torch.Tensor, Violation]],
+    ) -> None:
         if not isinstance(dual, torch.optim.Optimizer):
             raise TypeError(f"dual must be a torch optimizer over the multipliers, but {dual!r} came")
         held = {id(param): group for group in dual.param_groups for param in group["params"]}
-        for move in moves:
-            group = held.get(id(move.multiplier))
+        for name, multiplier, *_ in moves:
+            group = held.get(id(multiplier))
             if group is None:
                 raise ValueError(
-                    f"dual does not hold the multiplier of {move.name!r}, so it cannot move it; "
+                    f"dual does not hold the multiplier of {name!r}, so it cannot move it; "
                     "build it from lagrangian.parameters()"
                 )
             if not group.get("maximize", False):
                 kind = type(dual).__name__
                 fix = f"build {kind} with maximize=True" if "maximize" in group else f"{kind} cannot maximize"
                 raise ValueError(
-                    f"dual would minimize over the multiplier of {move.name!r}, but multipliers ascend; {fix}"
+                    f"dual would minimize over the multiplier of {name!r}, but multipliers ascend; {fix}"
                 )
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Lagrangian:  # noqa: FBT001, FBT002 - torch's signature

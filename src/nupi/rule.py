@@ -95,8 +95,8 @@ def velocity_(
     theta += (ki + kp weight) e - kp weight xi;  xi = lerp(xi, e, weight)
     """
     damping = kp * weight
-    if isinstance(ki, torch.Tensor) or isinstance(damping, torch.Tensor):
-        # A sum of gains as large as theta would be a temporary as large as theta.
+    if _as_large(ki, theta) or _as_large(damping, theta):
+        # The sum of the gains would be a temporary as large as theta.
         add_scaled_(theta, e, ki)
         add_scaled_(theta, e, damping)
     else:
@@ -189,3 +189,8 @@ def subtract_scaled_(target: torch.Tensor, x: torch.Tensor, scale: Gain) -> None
         target.addcmul_(x, scale, value=-1)
     else:
         target.add_(x, alpha=-scale)
+
+
+def _as_large(gain: Gain, theta: torch.Tensor) -> bool:
+    """Whether there is a gain for every multiplier, and not one for all or for a row of them."""
+    return isinstance(gain, torch.Tensor) and gain.numel() == theta.numel() > 1

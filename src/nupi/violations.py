@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 
 from nupi import guard
-from nupi.constraints import Indexed
+from nupi.constraints import Averaged, Indexed
+
+Violation: TypeAlias = "torch.Tensor | Indexed | Averaged"
 
 
 class Move(NamedTuple):
@@ -19,28 +21,48 @@ class Move(NamedTuple):
     rows: torch.Tensor | None  # which rows they are, each once
 
 
-def weighted(name: str, multiplier: torch.Tensor, violation: torch.Tensor | Indexed) -> torch.Tensor:
+def weighted(name: str, multiplier: torch.Tensor, violation: Violation) -> torch.Tensor:
     """What a group adds to the Lagrangian, theta . c(x), in float32 or wider even under autocast."""
     if isinstance(violation, Indexed):
-        values, rows = _checked_rows(name, multiplier, violation)
+        values, rows = checked_rows(name, multiplier, violation)
         multiplier = multiplier.index_select(0, rows)
+    elif isinstance(violation, Averaged):
+        sums, counts = checked_average(name, multiplier, violation)
+        values = sums / rows_like(counts.masked_fill(counts == 0, 1), sums)
     else:
-        values = _checked(name, multiplier, violation)
+        values = checked(name, multiplier, violation)
     if values.dim() == 1 and values.dtype == multiplier.dtype:
         return torch.dot(multiplier, values)
     return (multiplier * values).sum()
 
 
-def as_move(name: str, multiplier: torch.Tensor, violation: torch.Tensor | Indexed) -> Move:
-    """The error of a group of multipliers, in their dtype and without its graph."""
-    if not isinstance(violation, Indexed):
-        error = _checked(name, multiplier, violation).detach()
-        if error.dtype != multiplier.dtype:
-            error = error.to(multiplier.dtype)
-        return Move(name, multiplier, error, None)
-    values, rows = _checked_rows(name, multiplier, violation)
+def as_move(name: str, multiplier: torch.Tensor, violation: Violation) -> Move | None:
+    """The error of a group of multipliers, in their dtype and without its graph; None if nothing was seen."""
+    if isinstance(violation, Indexed):
+        return gathered(name, multiplier, *checked_rows(name, multiplier, violation))
+    if isinstance(violation, Averaged):
+        return averaged(name, multiplier, *checked_average(name, multiplier, violation))
+    error = checked(name, multiplier, violation).detach()
+    if error.dtype != multiplier.dtype:
+        error = error.to(multiplier.dtype)
+    return Move(name, multiplier, error, None)
+
+
+def gathered(name: str, multiplier: torch.Tensor, values: torch.Tensor, rows: torch.Tensor) -> Move:
+    """The error of rows that may come more than once, added up so that each comes once."""
     seen = sparse_rows(multiplier, rows, values.detach().to(multiplier.dtype)).coalesce()
     return Move(name, multiplier, seen.values(), seen.indices()[0])
+
+
+def averaged(name: str, multiplier: torch.Tensor, sums: torch.Tensor, counts: torch.Tensor) -> Move | None:
+    """The error sums / counts without the rows that nothing was counted for. Costs a look at the counts."""
+    sums, seen = sums.detach(), counts > 0
+    rows = None if bool(seen.all()) else seen.reshape(-1).nonzero().squeeze(1)
+    if rows is not None:
+        if not len(rows):
+            return None
+        sums, counts = sums.index_select(0, rows), counts.index_select(0, rows)
+    return Move(name, multiplier, (sums / rows_like(counts, sums)).to(multiplier.dtype), rows)
 
 
 def as_gradient(move: Move) -> torch.Tensor:
@@ -59,11 +81,11 @@ def sparse_rows(
     )
 
 
-def _checked(name: str, multiplier: torch.Tensor, violation: torch.Tensor) -> torch.Tensor:
+def checked(name: str, multiplier: torch.Tensor, violation: torch.Tensor) -> torch.Tensor:
     """The violation, refused unless it has its group's shape; a scalar may stand for a single constraint."""
     if not isinstance(violation, torch.Tensor):
         raise TypeError(
-            f"the violation of {name!r} must be a tensor or Indexed, but it is a {type(violation).__name__}"
+            f"the violation of {name!r} must be a tensor, Indexed or Averaged, but it is a {type(violation).__name__}"
         )
     if violation.layout != torch.strided:
         raise TypeError(
@@ -81,7 +103,7 @@ def _checked(name: str, multiplier: torch.Tensor, violation: torch.Tensor) -> to
     )
 
 
-def _checked_rows(
+def checked_rows(
     name: str, multiplier: torch.Tensor, violation: Indexed
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Values and int64 indices, refused unless the indices lie in the group and the values fit its rows."""
@@ -107,6 +129,26 @@ def _checked_rows(
     inside = (rows >= 0) & (rows < count)
     broad = inside.view(-1, *(1,) * (values.dim() - 1))
     return torch.where(broad, values, torch.nan), torch.where(inside, rows, 0)
+
+
+def checked_average(
+    name: str, multiplier: torch.Tensor, violation: Averaged
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sums shaped like the group, 0 where nothing was counted, and a count for each of its rows."""
+    sums = checked(name, multiplier, violation.sums)
+    counts = violation.counts.detach()
+    _check_device(f"the counts of {name!r}", counts, multiplier)
+    if counts.is_complex() or counts.dtype == torch.bool:
+        raise TypeError(f"the counts of {name!r} are {counts.dtype}; they must be numbers")
+    counts = counts.to(sums.dtype).expand(multiplier.shape[:1])
+    if guard.free_to_look(counts) and not bool(((counts >= 0) & (counts < torch.inf)).all()):
+        raise ValueError(f"the counts of {name!r} must be finite and >= 0, but {counts.tolist()} came")
+    return sums.masked_fill(rows_like(counts == 0, sums), 0.0), counts
+
+
+def rows_like(each: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """One number a row, with the trailing dimensions of `like` added to broadcast over."""
+    return each.view(*each.shape, *(1,) * (like.dim() - each.dim()))
 
 
 def _check_values(name: str, multiplier: torch.Tensor, values: torch.Tensor) -> None:

@@ -143,10 +143,13 @@ class DualOptimizer(Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a checkpoint whole, bit for bit, or raise and load nothing of it."""
         check_checkpoint(self.param_groups, state_dict, self.gain_names, self.slot_names)
-        saved_groups = state_dict["param_groups"]
-        for mine, saved in zip(self.param_groups, saved_groups, strict=True):
-            self._check_group({**self.defaults, **saved, "params": mine["params"]})
+        saved_groups, built_with = state_dict["param_groups"], self.param_groups
+        for mine, saved in zip(built_with, saved_groups, strict=True):
+            self._check_group({**mine, **saved, "params": mine["params"]})
         super().load_state_dict(state_dict)
+        for group, here in zip(self.param_groups, built_with, strict=True):
+            for option, value in here.items():
+                group.setdefault(option, value)  # an option that is younger than the checkpoint
         saved_ids = [i for group in saved_groups for i in group["params"]]
         params = [p for group in self.param_groups for p in group["params"]]
         for saved_id, param in zip(saved_ids, params, strict=True):

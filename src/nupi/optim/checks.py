@@ -52,7 +52,8 @@ def checked_gain(name: str, gain: Gain, param: torch.Tensor) -> Gain:
 
 def check_range(name: str, gain: Gain, low: float, high: float, *, closed: bool, fix: str) -> None:
     """Refuse a gain outside (low, high), or outside [low, high) if `closed`, and say how to mend it."""
-    values = torch.as_tensor(gain)
+    # In double precision: a large number must not become infinite by being looked at.
+    values = torch.as_tensor(gain, dtype=torch.float64)
     inside = ((values >= low) if closed else (values > low)) & (values < high)
     if not bool(inside.all()):
         interval = f"{'[' if closed else '('}{low:g}, {high:g})"

@@ -1,0 +1,135 @@
+"""Mixed precision, gradient accumulation and gradient clipping with constraints: the usual lines, and nothing more.
+
+The Lagrangian is a scalar like any loss, so whatever is done to a loss can be done to it. The multipliers take their
+violations as they are, never scaled or clipped.
+
+    python examples/training_recipes.py
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+import nupi
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+def evaluate(model: nn.Module, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Fit y, with a mean prediction of 0 and a mean square of at most 0.3."""
+    x, y = batch
+    out = model(x).squeeze(1)
+    return (out - y).square().mean(), {"mean": out.mean(), "size": out.square().mean() - 0.3}
+
+
+def mixed_precision(
+    model: nn.Module,
+    primal: torch.optim.Optimizer,
+    lagrangian: nupi.Lagrangian,
+    dual: torch.optim.Optimizer,
+    batches: Iterable[Batch],
+    scaler: torch.amp.GradScaler,
+) -> None:
+    """Autocast and a GradScaler, which scales the Lagrangian alone; a step it skips is skipped for the model alone."""
+    for batch in batches:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss, violations = evaluate(model, batch)
+        lagrangian.ascend(dual, violations)
+        scaler.scale(lagrangian(loss, violations)).backward()
+        scaler.step(primal)
+        scaler.update()
+        primal.zero_grad()
+
+
+def accumulation(
+    model: nn.Module,
+    primal: torch.optim.Optimizer,
+    lagrangian: nupi.Lagrangian,
+    dual: torch.optim.Optimizer,
+    batches: Iterable[list[Batch]],
+) -> None:
+    """Gradients of k micro-batches, then one step of each player, on the mean of what was seen.
+
+    Multipliers stay put while gradients add up, so `ascend` comes after `backward`. For violations that are means over
+    unequal numbers of things, add up sums and counts instead, and ascend on `nupi.Averaged(sums, counts)`.
+    """
+    for micro_batches in batches:
+        k = len(micro_batches)
+        seen = {name: torch.zeros(()) for name in lagrangian.multipliers}
+        for batch in micro_batches:
+            loss, violations = evaluate(model, batch)
+            (lagrangian(loss, violations) / k).backward()
+            seen = {name: seen[name] + violation.detach() / k for name, violation in violations.items()}
+        lagrangian.ascend(dual, seen)
+        primal.step()
+        primal.zero_grad()
+
+
+def clipping(
+    model: nn.Module,
+    primal: torch.optim.Optimizer,
+    lagrangian: nupi.Lagrangian,
+    dual: torch.optim.Optimizer,
+    batches: Iterable[Batch],
+    max_norm: float = 1.0,
+) -> None:
+    """The model's gradient is clipped; a multiplier's is its violation, and is not."""
+    for batch in batches:
+        loss, violations = evaluate(model, batch)
+        lagrangian.ascend(dual, violations)
+        lagrangian(loss, violations).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+        primal.step()
+        primal.zero_grad()
+
+
+def problem() -> tuple[nn.Module, torch.optim.Optimizer, nupi.Lagrangian, nupi.NuPI]:
+    """A small network and its constraints, the same every time."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 1))
+    lagrangian = nupi.Lagrangian({"mean": nupi.Equality(), "size": nupi.Inequality()})
+    primal = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    return model, primal, lagrangian, nupi.NuPI(lagrangian.parameters(), ki=0.02, kp=0.5, nu=0.5)
+
+
+def draw(steps: int, rows: int = 32) -> list[Batch]:
+    """Batches of a problem whose unconstrained answer breaks both constraints."""
+    generator = torch.Generator().manual_seed(1)
+    xs = torch.randn(steps, rows, 4, generator=generator)
+    return [(x, x[:, 0] + 0.5) for x in xs]
+
+
+def main() -> None:
+    """Train in each of the three ways, and say where the constraints ended."""
+    batches = draw(1500)
+    pairs = [batches[i : i + 2] for i in range(0, len(batches), 2)]
+
+    parts = problem()
+    mixed_precision(*parts, batches, torch.amp.GradScaler("cpu"))
+    report("mixed precision", parts[0])
+
+    parts = problem()
+    accumulation(*parts, pairs)
+    report("accumulation", parts[0])
+
+    parts = problem()
+    clipping(*parts, batches)
+    report("clipping", parts[0])
+
+
+def report(name: str, model: nn.Module) -> None:
+    """Print the violations of a trained model on rows it has not seen."""
+    with torch.no_grad():
+        _, violations = evaluate(model, draw(1, rows=4096)[0])
+    seen = ", ".join(f"{key} {value.item():+.3f}" for key, value in violations.items())
+    print(f"{name:>15}: {seen}  (mean should be 0, size at most 0)")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""A model trained by many ranks is the model that one process trains on the joined batch; so are its multipliers."""
+
+import pytest
+import torch
+from distributed import scenarios
+from distributed.scenarios import STEPS
+
+import nupi
+
+
+@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize("scenario", [scenarios.data_parallel, scenarios.fully_sharded])
+def test_many_ranks_are_one_process_on_the_joined_batch(ranks, scenario, world):
+    answers = ranks.run(scenario, world=world)
+    for parameters, multipliers in answers[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(parameters, answers[0][0], strict=True))
+        assert all(torch.equal(multipliers[name], answers[0][1][name]) for name in multipliers)
+
+    def joined(step):
+        """Every rank's first two rows are bounded: the rows one process has to bound in the joined batch."""
+        shards = [scenarios.shard_of(step, rank, world) for rank in range(world)]
+        return tuple(torch.cat(parts) for parts in zip(*shards, strict=True))
+
+    expected, wanted = one_process([joined(step) for step in range(STEPS)], world)
+    for parameter, one in zip(answers[0][0], expected, strict=True):
+        torch.testing.assert_close(parameter, one, rtol=1e-9, atol=1e-11)
+    for name, multiplier in wanted.items():
+        assert multiplier.any()
+        torch.testing.assert_close(answers[0][1][name], multiplier, rtol=1e-9, atol=1e-11)
+
+
+def one_process(batches, world):
+    """The same problem by hand: no reduce, no ranks, each violation written for the joined batch."""
+    model = scenarios.net()
+    lagrangian = nupi.Lagrangian(scenarios.model_constraints()).double()
+    dual = nupi.NuPI(lagrangian.parameters(), ki=0.1, kp=0.5)
+    primal = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
+    bounded = torch.cat([torch.arange(2) + rank * 24 // world for rank in range(world)])
+    for x, y, g in batches:
+        out = model(x)
+        p = out.squeeze(1)
+        gaps = [p[g == group].mean() - p.mean() for group in range(3)]
+        violations = {
+            "mean": p.square().mean() - 0.2,
+            "bound": nupi.Indexed(p[bounded] - 0.1, torch.arange(2 * world)),
+            "gap": torch.stack(gaps),
+        }
+        lagrangian.ascend(dual, violations)
+        primal.zero_grad()
+        lagrangian((out - y).square().mean(), violations).backward()
+        primal.step()
+    return [p.detach() for p in model.parameters()], lagrangian.state_dict()
+
+
+def test_some_rank_has_an_empty_group():
+    """The premise of the test above: with 2 and with 4 ranks, the first one sees nobody of group 2."""
+    for world in (2, 4):
+        first, last = (scenarios.shard_of(step, rank, world)[2] for step, rank in ((0, 0), (0, world - 1)))
+        assert not (first == 2).any()
+        assert (last == 2).any()
