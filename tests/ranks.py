@@ -43,7 +43,10 @@ class Ranks:
             failures = []
             for rank, (_, pipe) in enumerate(self.workers[:world]):
                 assert pipe.poll(TIMEOUT), f"rank {rank} of {world} hangs in {scenario.__name__}"
-                failures.append(pipe.recv())
+                try:
+                    failures.append(pipe.recv())
+                except EOFError:
+                    raise AssertionError(f"rank {rank} of {world} died in {scenario.__name__}") from None
         assert not any(failures), "\n".join(failures)
         return [torch.load(f"{self.folder.name}/answer{rank}", weights_only=False) for rank in range(world)]
 

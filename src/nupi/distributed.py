@@ -92,7 +92,9 @@ def check_agreement(
     device = next(iter(multipliers.values())).device
     here = torch.tensor([named, 0], dtype=torch.int64, device=device)
     for multiplier in multipliers.values():
-        bits = multiplier.detach().reshape(-1).view(torch.int32).long()
+        # A copy, because a single multiplier may have a stride of 0, which cannot be viewed as bits.
+        flat = multiplier.detach().reshape(-1).clone(memory_format=torch.contiguous_format)
+        bits = flat.view(torch.int32).long()
         here[1] = here[1] * 31 + (bits * torch.arange(1, len(bits) + 1, device=device)).sum()
     everyone = [torch.empty_like(here) for _ in range(world_size(group))]
     torch.distributed.all_gather(everyone, here, group=group)

@@ -134,6 +134,7 @@ class Lagrangian(nn.Module):
             return
         if self._unheard or self._look is not None:
             self._report(wait=False)
+        # In two lines: the compiler cannot follow a name that is bound inside a comprehension.
         seen = [as_move(*pair) for pair in self._paired(violations)]
         moves = [move for move in seen if move is not None]
         if not moves:

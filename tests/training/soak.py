@@ -38,12 +38,12 @@ class PlainGroup:
         self.seen, self.project = np.zeros(shape[:1], dtype=bool), project
 
     def step(self, e, rows):
-        for row in rows:
-            new = NU * self.xi[row] + (1 - NU) * e[row] if self.seen[row] else np.zeros_like(e[row])
-            self.theta[row] += KI * e[row] + KP * (new - self.xi[row])
-            self.xi[row], self.seen[row] = new, True
-            if self.project:
-                self.theta[row] = np.maximum(self.theta[row], 0.0)
+        e, xi = e[rows], self.xi[rows]
+        seen = self.seen[rows].reshape(-1, *(1,) * (e.ndim - 1))
+        new = np.where(seen, NU * xi + (1 - NU) * e, 0.0)
+        theta = self.theta[rows] + KI * e + KP * (new - xi)
+        self.theta[rows] = np.maximum(theta, 0.0) if self.project else theta
+        self.xi[rows], self.seen[rows] = new, True
 
 
 class Problem:
@@ -80,20 +80,20 @@ class Problem:
             e = self.np.normal(size=shape)
             kind = self.rng.randrange(3)
             if kind == 0:
-                violations[name], seen = torch.from_numpy(e), range(rows)
+                violations[name], seen = torch.from_numpy(e), np.arange(rows)
             elif kind == 1:
                 picked = self.np.integers(rows, size=self.rng.randrange(4))
                 values = self.np.normal(size=(len(picked), *shape[1:]))
                 violations[name] = nupi.Indexed(torch.from_numpy(values), torch.from_numpy(picked))
                 e = np.zeros(shape)
                 np.add.at(e, picked, values)
-                seen = sorted(set(picked.tolist()))
+                seen = np.unique(picked)
             else:
                 counts = self.np.integers(3, size=rows)
                 sums = np.where(counts.reshape(-1, *(1,) * (len(shape) - 1)) > 0, e, np.nan)
                 violations[name] = nupi.Averaged(torch.from_numpy(sums), torch.from_numpy(counts))
                 e = e / np.maximum(counts, 1).reshape(-1, *(1,) * (len(shape) - 1))
-                seen = np.flatnonzero(counts).tolist()
+                seen = np.flatnonzero(counts)
             expected[name] = (e, seen)
         return violations, expected
 

@@ -5,8 +5,9 @@ A sub-command is a function with `@app.command()` in this file, or a typer app a
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -14,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from nupi.paper import data as datasets
-from nupi.paper import runner
+from nupi.paper import jobs, runner
 from nupi.paper.data.fetch import DataUnavailableError, cache_folder
 
 app = typer.Typer(
@@ -46,6 +47,14 @@ def reproduce(
     out: Annotated[Path, typer.Option(help="where to write; each target has a directory of its own")] = Path(
         "out"
     ),
+    executor: Annotated[
+        Literal["local", "submitit"],
+        typer.Option(help="who runs a target's independent jobs: this machine's cores, or submitit (SLURM)"),
+    ] = "local",
+    executor_option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="for submitit, as slurm_partition=cpu or timeout_min=60"),
+    ] = None,
 ) -> None:
     """Reproduce targets: figures, results.csv, summary.json; exit 1 if a claim does not hold."""
     console = Console(highlight=False)
@@ -54,10 +63,14 @@ def reproduce(
     except runner.UnknownTargetError as unknown:
         raise typer.BadParameter(str(unknown), param_hint="TARGET") from None
 
+    options = _options(executor_option or [])
+    if options and executor == "local":
+        raise typer.BadParameter("only --executor submitit takes options", param_hint="--executor-option")
     wrong: list[str] = []
     for target in chosen:
         try:
-            claims = runner.reproduce(target, scale, out, console)
+            with jobs.submitted(options) if executor == "submitit" else nullcontext():
+                claims = runner.reproduce(target, scale, out, console)
         except Exception as error:  # noqa: BLE001 - one target that fails must not take the others with it
             console.print_exception(max_frames=8)
             wrong.append(f"{target.name} failed: {type(error).__name__}: {error}")
@@ -69,6 +82,17 @@ def reproduce(
         console.print(line, style="bold red", markup=False)
     if wrong:
         raise typer.Exit(1)
+
+
+def _options(pairs: list[str]) -> dict[str, int | str]:
+    """`KEY=VALUE` of the command line, with numbers as numbers."""
+    options: dict[str, int | str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not key or not equals:
+            raise typer.BadParameter(f"{pair!r} is not KEY=VALUE", param_hint="--executor-option")
+        options[key] = int(value) if value.isdecimal() else value
+    return options
 
 
 @app.command()

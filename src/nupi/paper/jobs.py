@@ -20,6 +20,7 @@ import pickle
 import sys
 import traceback
 from collections import deque
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 Settings: TypeAlias = "Mapping[str, Any]"
 Function: TypeAlias = "Callable[..., Any]"
+
+_executor: dict[str, Any] | None = None  # options for submitit, or None for processes of our own
 
 
 class JobsFailedError(RuntimeError):
@@ -89,12 +92,27 @@ def run(
         else:
             waiting.append(settings)
     count = min(len(waiting), workers or available_cores())
-    if count <= 1:
+    if waiting and _executor is not None:
+        from nupi.paper import submission
+
+        yield from submission.in_submitted_jobs(function, waiting, folder, version, _executor)
+    elif count <= 1:
         for settings in waiting:
             path = result_path(folder, function, settings, version)
-            yield _outcome(settings, path, _attempt(function, settings, path))
+            yield outcome_of(settings, path, attempt(function, settings, path))
     else:
         yield from _in_processes(function, waiting, folder, version, count)
+
+
+@contextmanager
+def submitted(options: Mapping[str, Any]) -> Iterator[None]:
+    """Within it jobs go through submitit (see `nupi.paper.submission`), with these options."""
+    global _executor
+    before, _executor = _executor, dict(options)
+    try:
+        yield
+    finally:
+        _executor = before
 
 
 def values(outcomes: Iterable[Outcome]) -> list[tuple[dict[str, Any], Any]]:
@@ -154,7 +172,7 @@ def _in_processes(
                     if not waiting:
                         workers.remove(worker)
                         _dismiss(worker)
-                outcome = _outcome(worker.job, path, failure)
+                outcome = outcome_of(worker.job, path, failure)
                 if worker in workers:
                     _give(worker, waiting.popleft())
                 yield outcome
@@ -188,12 +206,12 @@ def _work(pipe: Connection, function: Function, folder: Path, version: str) -> N
     """A worker's life: take a job, do it, keep its result, say so; until there are no more."""
     try:
         while (settings := pipe.recv()) is not None:
-            pipe.send(_attempt(function, settings, result_path(folder, function, settings, version)))
+            pipe.send(attempt(function, settings, result_path(folder, function, settings, version)))
     except (EOFError, BrokenPipeError, KeyboardInterrupt):  # whoever asked is gone
         sys.exit(1)
 
 
-def _attempt(function: Function, settings: dict[str, Any], path: Path) -> str | None:
+def attempt(function: Function, settings: dict[str, Any], path: Path) -> str | None:
     """Do the job, on one thread whatever the machine, and keep its result; the traceback if it fails."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -206,7 +224,8 @@ def _attempt(function: Function, settings: dict[str, Any], path: Path) -> str | 
     return None
 
 
-def _outcome(settings: dict[str, Any], path: Path, failure: str | None) -> Outcome:
+def outcome_of(settings: dict[str, Any], path: Path, failure: str | None) -> Outcome:
+    """What became of a job that is over: its failure, or what its file holds."""
     if failure is not None:
         return Outcome(settings, failure=failure)
     found = _read(path)
