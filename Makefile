@@ -28,7 +28,7 @@ demo: $(VENV)/.paper ## the main result: a table, a figure, the claims
 	$(BIN)/nupi reproduce svm-dynamics svm-sensitivity --out out/demo
 
 test: $(VENV)/.dev ## every test
-	$(BIN)/python -m pytest --numprocesses auto $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto $(ARGS)
 
 lint: $(VENV)/.dev ## style and formatting
 	$(BIN)/ruff check .

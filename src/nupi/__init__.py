@@ -11,6 +11,7 @@ from nupi.lagrangian import Lagrangian
 from nupi.optim import PID, NuPI, UnifiedMomentum, as_nupi
 
 if TYPE_CHECKING:
+    from nupi import distributed, gates, rates, theory, tune
     from nupi.solve.minimize import minimize
     from nupi.solve.solution import Solution, Status
     from nupi.solve.sweep import sweep
@@ -30,11 +31,17 @@ __all__ = [
     "Status",
     "UnifiedMomentum",
     "as_nupi",
+    "distributed",
+    "gates",
     "minimize",
+    "rates",
     "sweep",
+    "theory",
+    "tune",
 ]
 
-# The solver is loaded when it is first asked for: a training loop does not need it.
+# The solver and the other parts are loaded when first asked for: a training loop does not need them.
+_PARTS = ("distributed", "gates", "rates", "theory", "tune")
 _LATE = {
     "Solution": "nupi.solve.solution",
     "Status": "nupi.solve.solution",
@@ -44,6 +51,8 @@ _LATE = {
 
 
 def __getattr__(name: str) -> object:
+    if name in _PARTS:
+        return importlib.import_module(f"nupi.{name}")
     if name not in _LATE:
         raise AttributeError(f"module 'nupi' has no attribute {name!r}")
     value = getattr(importlib.import_module(_LATE[name]), name)

@@ -8,22 +8,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import torch
 from torch import nn
 
-from nupi import distributed, guard
+from nupi import distributed
+from nupi.ascent import check_dual, host_may_look, take_guarded_step, take_step
 from nupi.constraints import Constraint, Inequality
-from nupi.guard import (
-    Look,
-    NonFiniteViolationError,
-    disown,
-    keep,
-    refuse_non_finite,
-    remember,
-    touched_by,
-    undo,
-)
+from nupi.guard import Look, NonFiniteViolationError, refuse_non_finite
 from nupi.joint import Joint, seen_here
-from nupi.optim.base import DualOptimizer
 from nupi.optim.checks import ANOTHER_PROBLEM
-from nupi.violations import Move, Violation, as_gradient, as_move, weighted
+from nupi.violations import Move, Violation, as_move, weighted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -139,13 +130,13 @@ class Lagrangian(nn.Module):
         moves = [move for move in seen if move is not None]
         if not moves:
             return
-        self._check_dual(dual, moves)
+        check_dual(dual, moves)
         with torch.set_grad_enabled(False):
-            if self._host_may_look(dual, moves):
+            if host_may_look(dual, moves):
                 refuse_non_finite(moves)
-                self._step(dual, moves)
+                take_step(self.constraints, dual, moves)
             else:
-                self._step_on_device(dual, moves)
+                self._flag(moves, take_guarded_step(self.constraints, dual, moves))
 
     def check(self) -> None:
         """Raise if a violation was refused that has not been reported yet; waits for the device.
@@ -179,7 +170,7 @@ class Lagrangian(nn.Module):
 
         def look() -> tuple[dict[str, Seen], set[str]]:
             pairs = self._paired(violations)
-            self._check_dual(dual, pairs)
+            check_dual(dual, pairs)
             held = {id(param) for group in dual.param_groups for param in group["params"]}
             movable = {name for name, multiplier in multipliers.items() if id(multiplier) in held}
             return {pair[0]: seen_here(*pair) for pair in pairs}, movable
@@ -187,74 +178,15 @@ class Lagrangian(nn.Module):
         moves = Joint(multipliers, self.reduce, self.group).join(look)
         if moves:
             refuse_non_finite(moves)
-            self._step(dual, moves)
+            take_step(self.constraints, dual, moves)
 
-    def _step(self, dual: torch.optim.Optimizer, moves: list[Move]) -> None:
-        """Hand each multiplier its violation as gradient, step, take the gradients back, and project."""
-        stale = [(p, p.grad) for group in dual.param_groups for p in group["params"] if p.grad is not None]
-        for param, _ in stale:
-            param.grad = None
-        # A hook, or another library's optimizer, may write to the gradient; the violation is the user's.
-        borrowed = isinstance(dual, DualOptimizer) and not dual.watched
-        for move in moves:
-            move.multiplier.grad = as_gradient(move) if borrowed else as_gradient(move).clone()
-        try:
-            dual.step()
-        except RuntimeError as error:
-            _explain_sparse(dual, moves, error)
-            raise
-        finally:
-            for move in moves:
-                move.multiplier.grad = None
-            for param, gradient in stale:
-                param.grad = gradient
-        self._project(dual, moves)
-
-    def _project(self, dual: torch.optim.Optimizer, moves: list[Move]) -> None:
-        """Send the inequality multipliers that moved to >= 0, and to 0 where a restart asks for it."""
-        whole: list[torch.Tensor] = []
-        for move in moves:
-            constraint = self.constraints[move.name]
-            if not isinstance(constraint, Inequality):
-                continue
-            reset = move.error < 0 if constraint.restart else None
-            if isinstance(dual, DualOptimizer) and (
-                move.rows is not None or dual.has_integral(move.multiplier)
-            ):
-                dual.project_(move.multiplier, move.rows, reset)
-                continue
-            # Another library's optimizer may have moved rows that its momentum remembers: all are projected.
-            whole.append(move.multiplier)
-            if reset is not None:
-                move.multiplier.masked_fill_(_spread(reset, move), 0.0)
-        if whole:
-            torch._foreach_clamp_min_(whole, 0.0)
-
-    def _step_on_device(self, dual: torch.optim.Optimizer, moves: list[Move]) -> None:
-        """The same step where the host may not look: taken, and undone on the device if it was not good."""
-        finite = [torch.isfinite(move.error).all() for move in moves]
-        good = torch.stack(finite).all()
-        touched, before = touched_by(dual, moves), remember(dual, moves)
-        kept = keep(touched)
-        self._step(dual, [Move(m.name, m.multiplier, torch.where(good, m.error, 0.0), m.rows) for m in moves])
-        undo(touched, kept, good)
-        disown(dual, moves, before, good)
+    def _flag(self, moves: Sequence[Move], finite: Sequence[torch.Tensor]) -> None:
+        """Note on the device which constraints it has refused, for a later report."""
         position = {name: i for i, name in enumerate(self.constraints)}
         flags = self._flags()
         for move, fine in zip(moves, finite, strict=True):
             flags[position[move.name]] |= ~fine
         self._unheard = True
-
-    def _host_may_look(self, dual: torch.optim.Optimizer, moves: list[Move]) -> bool:
-        """Whether a look at the errors' values is free, or cannot be done without."""
-        for move in moves:
-            if not guard.free_to_look(move.error):
-                break
-        else:
-            return True
-        if torch.compiler.is_compiling():
-            return False
-        return any(guard.irrevocable(dual, move) for move in moves)
 
     def _report(self, *, wait: bool) -> None:
         """Raise what a device has refused, if it is known by now (or after waiting for it)."""
@@ -298,28 +230,6 @@ class Lagrangian(nn.Module):
             raise KeyError(
                 f"violations has {unknown}, which is no constraint here; they are {known}"
             ) from None
-
-    def _check_dual(
-        self,
-        dual: torch.optim.Optimizer,
-        moves: Sequence[Move] | Sequence[tuple[str, torch.Tensor, Violation]],
-    ) -> None:
-        if not isinstance(dual, torch.optim.Optimizer):
-            raise TypeError(f"dual must be a torch optimizer over the multipliers, but {dual!r} came")
-        held = {id(param): group for group in dual.param_groups for param in group["params"]}
-        for name, multiplier, *_ in moves:
-            group = held.get(id(multiplier))
-            if group is None:
-                raise ValueError(
-                    f"dual does not hold the multiplier of {name!r}, so it cannot move it; "
-                    "build it from lagrangian.parameters()"
-                )
-            if not group.get("maximize", False):
-                kind = type(dual).__name__
-                fix = f"build {kind} with maximize=True" if "maximize" in group else f"{kind} cannot maximize"
-                raise ValueError(
-                    f"dual would minimize over the multiplier of {name!r}, but multipliers ascend; {fix}"
-                )
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Lagrangian:  # noqa: FBT001, FBT002 - torch's signature
         """As for any module (`to`, `cuda`, `half`, …), but a multiplier is never narrowed below float32."""
@@ -385,27 +295,6 @@ def _misfit(name: str, constraint: Constraint, saved: torch.Tensor) -> str | Non
     if isinstance(constraint, Inequality) and bool((saved < 0).any()):
         return f"{name!r} has negative multipliers in it, but is an inequality here"
     return None
-
-
-def _explain_sparse(dual: torch.optim.Optimizer, moves: list[Move], error: RuntimeError) -> None:
-    """If an optimizer failed over a sparse gradient, say whose it was and what takes one; drop what it left."""
-    names = [move.name for move in moves if move.rows is not None]
-    if not names or "sparse" not in str(error):
-        return
-    for move in moves:
-        if move.rows is not None and set(dual.state.get(move.multiplier, {})) <= {"step"}:
-            dual.state.pop(move.multiplier, None)
-    raise RuntimeError(
-        f"{type(dual).__name__} takes no Indexed violations, and {', '.join(map(repr, names))} came as such; "
-        "use an optimizer of nupi, or torch's SGD, Adagrad or SparseAdam"
-    ) from error
-
-
-def _spread(seen: torch.Tensor, move: Move) -> torch.Tensor:
-    """A mask over the rows that were seen, as a mask over the whole group."""
-    if move.rows is None:
-        return seen
-    return torch.zeros_like(move.multiplier, dtype=torch.bool).index_copy_(0, move.rows, seen)
 
 
 def _summary(multiplier: torch.Tensor) -> str:

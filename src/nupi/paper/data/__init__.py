@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-DATASETS = {"adult": "nupi.paper.data.adult"}
+DATASETS = {"adult": "nupi.paper.data.adult", "cifar10": "nupi.paper.data.cifar10"}
 """Name to module."""
 
 

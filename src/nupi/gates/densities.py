@@ -1,0 +1,105 @@
+"""How dense a gated model is, as tensors that are ready to be violations.
+
+    expected density  = expected active parameters / parameters        what a constraint is put on
+    realised density  = parameters the median gate leaves / parameters what the model has at test time
+
+The two differ, since a gate that is open with probability 0.4 counts 0.4 in one and 0 in the other: report them
+by name. Parameters are those that gates switch (`over="gated"`, as in the paper's experiments) or all of the
+network's (`over="all"`, where density cannot fall below the share that has no gates). Gates' own parameters are
+never counted, nor are weights that see only closed channels: `harvest` counts what really can go.
+
+    violations = {"density": nupi.gates.density(model) - 0.3}
+    violations = {"layers": nupi.gates.layer_densities(model) - 0.3}        # Inequality(number of gated layers)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+
+import torch
+
+from nupi.gates.layers import Gated
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import nn
+
+Kind: TypeAlias = Literal["expected", "realised"]
+Over: TypeAlias = Literal["gated", "all"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+OVERS: tuple[Over, ...] = get_args(Over)
+
+
+def density(model: nn.Module, *, kind: Kind = "expected", over: Over = "gated") -> torch.Tensor:
+    """The density of the whole model, a scalar.
+
+    Args:
+        model: a model with gated layers.
+        kind: "expected" is differentiable in the gates. "realised" has the value at test time and, so that it
+            can serve as a violation, the gradient of the expected density.
+        over: the parameters to compare with: those that have gates, or all.
+
+    Example:
+        >>> import nupi
+        >>> model = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
+        >>> nupi.gates.attach(model, "0")
+        ['0']
+        >>> density(model, kind="realised").item()
+        1.0
+    """
+    _check(kind, over)
+    layers = gated_layers(model).values()
+    active = torch.stack([_active(layer, kind) for layer in layers]).sum()
+    gated = sum(layer.gated_parameters() for layer in layers)
+    if over == "gated":
+        return active / gated
+    total = sum(parameter.numel() for parameter in weight_parameters(model))
+    return (active + (total - gated)) / total
+
+
+def layer_densities(model: nn.Module, *, kind: Kind = "expected") -> torch.Tensor:
+    """The density of each gated layer, a vector in the order of `gated_layers`; `kind` as for `density`."""
+    _check(kind, "gated")
+    return torch.stack(
+        [_active(layer, kind) / layer.gated_parameters() for layer in gated_layers(model).values()]
+    )
+
+
+def gated_layers(model: nn.Module) -> dict[str, Gated]:
+    """The gated layers by the name of the layer whose parameters they gate, in the model's order."""
+    layers = {
+        module.gates_layer or name: module
+        for name, module in model.named_modules()
+        if isinstance(module, Gated)
+    }
+    if not layers:
+        raise ValueError(
+            f"model, a {type(model).__name__}, has no gated layers; gate some with nupi.gates.attach"
+        )
+    return layers
+
+
+def gate_parameters(model: nn.Module) -> Iterator[nn.Parameter]:
+    """The gates' parameters: they want an optimizer of their own, without weight decay."""
+    for layer in gated_layers(model).values():
+        yield layer.gate.log_alpha
+
+
+def weight_parameters(model: nn.Module) -> Iterator[nn.Parameter]:
+    """All parameters of the network but the gates'."""
+    apart = {id(parameter) for parameter in gate_parameters(model)}
+    return (parameter for parameter in model.parameters() if id(parameter) not in apart)
+
+
+def _active(layer: Gated, kind: Kind) -> torch.Tensor:
+    expected = layer.expected_parameters()
+    if kind == "expected":
+        return expected
+    return layer.realised_parameters() + (expected - expected.detach())
+
+
+def _check(kind: str, over: str) -> None:
+    for argument, value, known in (("kind", kind, KINDS), ("over", over, OVERS)):
+        if value not in known:
+            raise ValueError(f"{argument}={value!r} must be one of {', '.join(map(repr, known))}")

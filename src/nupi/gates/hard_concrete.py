@@ -1,0 +1,182 @@
+"""The hard-concrete distribution (Louizos, Welling and Kingma, 2018): gates that can be exactly 0 and exactly 1.
+
+With temperature t, stretch (l, r) around [0, 1], location phi (`log_alpha`) and u uniform on (0, 1):
+
+    s = sigmoid((log u - log(1 - u) + phi) / t)          a concrete variable
+    z = min(1, max(0, s (r - l) + l))                    stretched, then cut: mass on 0 and on 1
+    P(z > 0)  = sigmoid(phi - t log(-l / r))             the probability of being active
+    E |z|_0   = sum of P(z > 0)                          the expected number of active gates
+
+z rises with u, so `quantile` is the whole distribution: a sample is the quantile at a uniform u, the median
+the quantile at 1/2. The median gate is open exactly where P(z > 0) > 1/2.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+TEMPERATURE = 2 / 3
+STRETCH = (-0.1, 1.1)
+INITIAL_SPREAD = 0.01
+
+
+def quantile(
+    log_alpha: torch.Tensor,
+    u: torch.Tensor | float,
+    temperature: float = TEMPERATURE,
+    stretch: tuple[float, float] = STRETCH,
+) -> torch.Tensor:
+    """The gate z at level u of its distribution: differentiable in `log_alpha` where 0 < z < 1.
+
+    >>> quantile(torch.tensor([-9.0, 0.0, 9.0]), 0.5)
+    tensor([0.0000, 0.5000, 1.0000])
+    """
+    u = torch.as_tensor(u, dtype=log_alpha.dtype, device=log_alpha.device)
+    low, high = stretch
+    # At u = 0 and u = 1, which a generator may give, the logit is infinite: the gate is 0 or 1, its gradient 0.
+    return (torch.sigmoid((u.logit() + log_alpha) / temperature) * (high - low) + low).clamp(0, 1)
+
+
+def probability_active(
+    log_alpha: torch.Tensor, temperature: float = TEMPERATURE, stretch: tuple[float, float] = STRETCH
+) -> torch.Tensor:
+    """P(z > 0) = sigmoid(log_alpha - temperature log(-low / high)).
+
+    >>> probability_active(torch.tensor([-4.6, 0.0, 4.6]))
+    tensor([0.0474, 0.8318, 0.9980])
+    """
+    low, high = stretch
+    return torch.sigmoid(log_alpha - temperature * math.log(-low / high))
+
+
+class HardConcrete(nn.Module):
+    """A tensor of independent hard-concrete gates: `gate()` is a sample in training, the median in evaluation.
+
+    `log_alpha` and all arithmetic stay in float32 at least, whatever dtype the model is moved to and under
+    autocast (a step of 1e-3 on a location of 4.6 would be lost in bfloat16); a layer casts the gate it uses.
+
+    Args:
+        shape: the shape of the gates: a number, or the sizes of the dimensions.
+        droprate_init: where the gates start. `log_alpha` is drawn around log((1 - p) / p), which makes p the
+            probability that the concrete variable s starts below 1/2; the probability that z is 0 is smaller.
+        temperature: t above.
+        stretch: (l, r) above, with l < 0 and r > 1.
+        clamp: keep `log_alpha` within [-clamp, clamp], so that a closed gate can still open again. Applied to
+            the parameter itself whenever the gates are read in training mode (a projection after the step).
+
+    Example:
+        >>> gate = HardConcrete(3, droprate_init=0.05, clamp=4.6).eval()
+        >>> gate(), gate.is_open()
+        (tensor([1., 1., 1.], grad_fn=...), tensor([True, True, True]))
+    """
+
+    def __init__(
+        self,
+        shape: int | Sequence[int],
+        *,
+        droprate_init: float = 0.01,
+        temperature: float = TEMPERATURE,
+        stretch: tuple[float, float] = STRETCH,
+        clamp: float | None = None,
+    ) -> None:
+        super().__init__()
+        if not 0 < droprate_init < 1:
+            raise ValueError(
+                f"droprate_init={droprate_init!r} is a probability: it must be between 0 and 1, both excluded"
+            )
+        if not temperature > 0:
+            raise ValueError(f"temperature={temperature!r} must be positive; the usual one is 2/3")
+        if len(stretch) != 2 or not (stretch[0] < 0 and stretch[1] > 1):
+            raise ValueError(
+                f"stretch={stretch!r} must reach beyond [0, 1] on both sides, as (-0.1, 1.1) does; "
+                "without it a gate is never exactly 0 or 1"
+            )
+        start = math.log((1 - droprate_init) / droprate_init)
+        if clamp is not None and not clamp > 0:
+            raise ValueError(f"clamp={clamp!r} must be positive: log_alpha is kept within [-clamp, clamp]")
+        if clamp is not None and abs(start) > clamp:
+            raise ValueError(
+                f"droprate_init={droprate_init!r} starts log_alpha at {start:.3g}, outside clamp={clamp!r}; "
+                "raise the clamp or bring droprate_init closer to 1/2"
+            )
+        self.droprate_init = droprate_init
+        self.temperature = temperature
+        self.stretch = (float(stretch[0]), float(stretch[1]))
+        self.clamp = clamp
+        size = (shape,) if isinstance(shape, int) else tuple(shape)
+        self.log_alpha = nn.Parameter(torch.empty(size))
+        self.reset_parameters()
+
+    @property
+    def shape(self) -> torch.Size:
+        """The shape of the gates."""
+        return self.log_alpha.shape
+
+    def reset_parameters(self) -> None:
+        """Draw `log_alpha` afresh around its start; the spread breaks the tie between gates."""
+        p = self.droprate_init
+        with torch.no_grad():
+            self.log_alpha.normal_(math.log((1 - p) / p), INITIAL_SPREAD)
+        self.clamp_()
+
+    def forward(self) -> torch.Tensor:
+        """The gates to use now: a fresh sample in training mode, the median in evaluation mode."""
+        return self.sample() if self.training else self.median()
+
+    def sample(self) -> torch.Tensor:
+        """One draw of every gate, differentiable in `log_alpha`."""
+        phi = self._location()
+        return quantile(phi, torch.rand_like(phi), self.temperature, self.stretch)
+
+    def median(self) -> torch.Tensor:
+        """The median of every gate: what is used at test time."""
+        return quantile(self._location(), 0.5, self.temperature, self.stretch)
+
+    def probability(self) -> torch.Tensor:
+        """The probability that each gate is active."""
+        return probability_active(self._location(), self.temperature, self.stretch)
+
+    def expected_l0(self) -> torch.Tensor:
+        """The expected number of active gates."""
+        return self.probability().sum()
+
+    def is_open(self) -> torch.Tensor:
+        """Which gates are open at test time."""
+        return self.median().detach() > 0
+
+    def clamp_(self) -> None:
+        """Bring `log_alpha` back into its range, in place."""
+        if self.clamp is not None:
+            with torch.no_grad():
+                self.log_alpha.clamp_(-self.clamp, self.clamp)
+
+    def extra_repr(self) -> str:
+        """The shape, and what differs from gate to gate of a model."""
+        clamp = "" if self.clamp is None else f", clamp={self.clamp:g}"
+        return f"{tuple(self.shape)}, droprate_init={self.droprate_init:g}{clamp}"
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> HardConcrete:  # noqa: FBT001, FBT002 - torch's signature
+        """As for any module (`to`, `cuda`, `half`, …), but `log_alpha` is never narrowed below float32."""
+        before = self.log_alpha.data
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if self.log_alpha.dtype.itemsize < torch.float32.itemsize:
+            self.log_alpha.data = before.to(self.log_alpha.device)
+        return self
+
+    def _location(self) -> torch.Tensor:
+        """`log_alpha` within its range, in float32 or wider."""
+        if self.clamp is None:
+            phi: torch.Tensor = self.log_alpha
+        elif self.training:
+            self.clamp_()  # a projection: gradients pass at the bounds, which a clamp in the graph would stop
+            phi = self.log_alpha
+        else:
+            phi = self.log_alpha.clamp(-self.clamp, self.clamp)
+        return phi.to(torch.promote_types(phi.dtype, torch.float32))

@@ -1,0 +1,183 @@
+"""Harvest: turn a trained gated model into a smaller plain one that computes the same.
+
+The median gates become part of the weights; the graph of the model (`torch.fx`) says which channels are then zero
+wherever they are used; those are taken out of the layer that makes them, of its norm, and of the layers that use
+them. The result is a model of the same class with narrower layers: it trains on, saves, and exports like any other.
+
+Understood are convolutions (dense and depthwise), linear layers, batch norms, activations, pooling, flattening,
+means over space, sums, products and concatenations of layers' outputs, in any arrangement. Closed channels that
+reach anything else stay, and by default that is an error which names it.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx, nn
+from torch.utils import _pytree as pytree
+
+from nupi.gates.densities import gated_layers
+from nupi.gates.graph import UntraceableError, trace
+from nupi.gates.harvesting.bake import bake
+from nupi.gates.harvesting.flow import LAST, Walk
+from nupi.gates.harvesting.footprint import Footprint, measure
+from nupi.gates.harvesting.narrow import narrow
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["Footprint", "Harvest", "HarvestError", "harvest"]
+
+
+class HarvestError(ValueError):
+    """The model cannot be made smaller as asked; it is as it was."""
+
+
+@dataclass(frozen=True)
+class Harvest:
+    """A smaller model, and what it was worth. `print` it for a table.
+
+    Args:
+        model: plain, in evaluation mode, without gates.
+        before: the cost of the model with its gates made part of the weights and nothing taken out.
+        after: the cost of `model`.
+        channels: by layer, the output channels that are left and those there were.
+        stuck: by gated layer, why some of its closed channels had to stay; empty unless `partial`.
+        difference: the largest difference of an output on the example, relative to the largest output or 1.
+    """
+
+    model: nn.Module
+    before: Footprint
+    after: Footprint
+    channels: Mapping[str, tuple[int, int]]
+    stuck: Mapping[str, str]
+    difference: float
+
+    def __str__(self) -> str:
+        rows = [f"{'':18}{'before':>16}{'after':>16}{'ratio':>8}"]
+        for name, title in (
+            ("parameters", "parameters"),
+            ("nonzero", "not zero"),
+            ("flops", "FLOPs"),
+            ("milliseconds", "CPU milliseconds"),
+        ):
+            old, new = getattr(self.before, name), getattr(self.after, name)
+            style = ",.2f" if name == "milliseconds" else ",d"
+            rows.append(f"{title:18}{old:>16{style}}{new:>16{style}}{new / max(old, 1e-12):>8.3f}")
+        rows.append(f"largest difference of an output: {self.difference:.1e}")
+        rows.extend(f"{layer}: closed channels stay, {why}" for layer, why in self.stuck.items())
+        return "\n".join(rows)
+
+
+def harvest(
+    model: nn.Module,
+    example: torch.Tensor | tuple[Any, ...],
+    *,
+    partial: bool = False,
+    tolerance: float = 1e-5,
+    repeats: int = 20,
+) -> Harvest:
+    """A smaller plain model with the same outputs as the gated `model` in evaluation mode.
+
+    `model` is not changed. At least one channel of every layer stays.
+
+    Args:
+        model: a model with gated layers, which `torch.fx` can trace.
+        example: an input, or a tuple of them: the graph's shapes, the check and the timings are taken on it.
+        partial: where closed channels cannot be taken out, leave them and say so in `stuck`.
+        tolerance: the largest `difference` of an output on the example that may be.
+        repeats: how often each model is timed.
+
+    Raises:
+        HarvestError: the model cannot be traced, a closed channel cannot be taken out (unless `partial`), or
+            the outputs differ.
+
+    Example:
+        >>> import nupi
+        >>> model = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 2))
+        >>> nupi.gates.attach(model, "0")
+        ['0']
+        >>> with torch.no_grad():
+        ...     _ = model[0].gate.log_alpha[1:].fill_(-5.0)  # close three of four gates
+        >>> harvest(model, torch.randn(16, 8)).model
+        Sequential(
+          (0): Linear(in_features=8, out_features=1, bias=True)
+          (1): ReLU()
+          (2): Linear(in_features=1, out_features=2, bias=True)
+        )
+    """
+    closed = _closed_channels(model)
+    inputs = example if isinstance(example, tuple) else (example,)
+    gated = copy.deepcopy(model).eval()
+    whole = copy.deepcopy(gated)
+    try:
+        bake(whole)
+        small = copy.deepcopy(whole)
+        walk = Walk(small, _graph_with_shapes(small, inputs))
+    except (UntraceableError, TypeError) as error:
+        raise HarvestError(str(error)) from error
+    stuck = _stuck(walk, closed)
+    if stuck and not partial:
+        layer, why = next(iter(stuck.items()))
+        raise HarvestError(
+            f"closed channels of {layer!r} cannot be taken out: {why}. Gate another layer, change the model, or "
+            "pass partial=True to leave these channels in"
+        )
+    channels = narrow(walk)
+    difference = _difference(gated, small, inputs)
+    if not difference <= tolerance:
+        raise HarvestError(
+            f"the outputs of the smaller model differ by {difference:.1e}, which is more than "
+            f"tolerance={tolerance:g}; a forward pass that is random or in low precision can cause this"
+        )
+    before, after = measure([whole, small], inputs, repeats)
+    return Harvest(small, before, after, channels, stuck, difference)
+
+
+def _closed_channels(model: nn.Module) -> dict[str, tuple[str, torch.Tensor]]:
+    """By gated layer with gates on channels: the module its gates sit in, and which are closed."""
+    names = {module: name for name, module in model.named_modules()}
+    return {
+        layer: (names[module], ~module.gate.is_open().cpu())
+        for layer, module in gated_layers(model).items()
+        if module.gate.log_alpha.dim() == 1
+    }
+
+
+def _graph_with_shapes(model: nn.Module, inputs: tuple[Any, ...]) -> fx.Graph:
+    from torch.fx.passes.shape_prop import ShapeProp
+
+    graph = trace(model)
+    with torch.no_grad():
+        ShapeProp(fx.GraphModule(model, graph)).propagate(*inputs)
+    return graph
+
+
+def _stuck(walk: Walk, closed: Mapping[str, tuple[str, torch.Tensor]]) -> dict[str, str]:
+    """Why closed channels have to stay, for each layer that has such."""
+    stuck: dict[str, str] = {}
+    nodes = {node.target: node for node in (*walk.flows, *walk.lost) if node.op == "call_module"}
+    for layer, (name, is_closed) in closed.items():
+        if not is_closed.any() or name not in nodes:
+            continue
+        flow = walk.flows.get(nodes[name])
+        if flow is None:
+            stuck[layer] = f"its output {walk.lost[nodes[name]]}"
+            continue
+        for number in flow.numbers[is_closed].tolist():
+            why = walk.channels.reason(number)
+            if why not in (None, LAST):
+                stuck[layer] = f"one of them {why}"
+                break
+    return stuck
+
+
+def _difference(one: nn.Module, other: nn.Module, inputs: tuple[Any, ...]) -> float:
+    """The largest difference between outputs, relative to the largest of them or 1."""
+    with torch.no_grad():
+        pairs = zip(pytree.tree_leaves(one(*inputs)), pytree.tree_leaves(other(*inputs)), strict=True)
+        tensors = [(a.double(), b.double()) for a, b in pairs if isinstance(a, torch.Tensor)]
+    return max(float((a - b).abs().max() / a.abs().max().clamp(min=1)) for a, b in tensors)

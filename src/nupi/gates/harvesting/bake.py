@@ -1,0 +1,93 @@
+"""From gated layers to plain ones: the median gate becomes part of the weights, and the gates are gone."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from nupi.gates.layers import (
+    Gated,
+    GatedBatchNorm1d,
+    GatedBatchNorm2d,
+    GatedConv2d,
+    GatedLinear,
+    gated_weight,
+)
+
+PLAIN: dict[type[Gated], type[nn.Module]] = {
+    GatedConv2d: nn.Conv2d,
+    GatedLinear: nn.Linear,
+    GatedBatchNorm1d: nn.BatchNorm1d,
+    GatedBatchNorm2d: nn.BatchNorm2d,
+}
+
+
+@torch.no_grad()
+def bake(model: nn.Module) -> None:
+    """Replace every gated layer of `model`, in place, by a plain one that does the same in evaluation mode."""
+    baked: dict[Gated, nn.Module] = {}
+    for name, module in list(model.named_modules(remove_duplicate=False)):
+        if isinstance(module, Gated):
+            if module not in baked:
+                baked[module] = _plain(module)
+            parent, _, child = name.rpartition(".")
+            setattr(model.get_submodule(parent), child, baked[module])
+
+
+def _plain(layer: Gated) -> nn.Module:
+    z = layer.gate.eval().median()
+    if isinstance(layer, GatedConv2d | GatedLinear):
+        weight, bias = gated_weight(z, layer.weight, layer.bias)
+        return _as_plain(layer, weight=weight, bias=bias)
+    if isinstance(layer, GatedBatchNorm1d | GatedBatchNorm2d):
+        return _as_plain(layer, **_gated_norm(layer, z))
+    raise TypeError(f"no plain form is known for a {type(layer).__name__}")
+
+
+def _gated_norm(
+    layer: GatedBatchNorm1d | GatedBatchNorm2d, z: torch.Tensor
+) -> dict[str, torch.Tensor | None]:
+    """The affine map and the mean of a norm that includes its gate.
+
+    With w, b, m, v the norm's own, "after" is z (w (x - m) / sqrt(v) + b): w and b times z. "before" is
+    w (z x - m) / sqrt(v) + b = w z (x - m / z) / sqrt(v) + b where z > 0, and 0 elsewhere.
+    """
+    mean, variance = layer.running_mean, layer.running_var
+    if mean is None or variance is None:
+        raise TypeError(
+            "a norm without running statistics gives other outputs for other batches, so a gate cannot become "
+            "part of its weights; build it with track_running_stats=True"
+        )
+    z = z.to(variance.dtype)
+    weight = torch.ones_like(variance) if layer.weight is None else layer.weight
+    bias = torch.zeros_like(variance) if layer.bias is None else layer.bias
+    if layer.place == "after":
+        return {"weight": weight * z, "bias": bias * z, "running_mean": mean}
+    is_open = z > 0
+    return {
+        "weight": weight * z,
+        "bias": bias * is_open,
+        "running_mean": torch.where(is_open, mean / torch.where(is_open, z, 1.0), 0.0),
+    }
+
+
+def _as_plain(layer: Gated, **tensors: torch.Tensor | None) -> nn.Module:
+    """A plain layer with these parameters and buffers, and all else as `layer` has it."""
+    plain_type = PLAIN[type(layer)]
+    plain = plain_type.__new__(plain_type)
+    plain.__dict__.update(layer.__dict__)
+    for own in ("_parameters", "_buffers", "_modules"):
+        plain.__dict__[own] = layer.__dict__[own].copy()
+    for extra in ("parameters_per_gate", "gates_layer", "place"):
+        plain.__dict__.pop(extra, None)
+    del plain._modules["gate"]
+    for name, tensor in tensors.items():
+        if name in plain._buffers:
+            plain._buffers[name] = tensor
+        else:
+            old = plain._parameters.get(name)
+            trained = old is None or old.requires_grad
+            plain._parameters[name] = None if tensor is None else nn.Parameter(tensor.clone(), trained)
+    if isinstance(plain, nn.BatchNorm1d | nn.BatchNorm2d):
+        plain.affine = True
+    return plain

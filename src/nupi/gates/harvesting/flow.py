@@ -1,0 +1,135 @@
+"""Follow the channels through a network, layer by layer.
+
+What has no rule keeps all channels that reach it, and the reason names it; nothing is guessed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from nupi.gates.harvesting.channels import Channels, Flow
+from nupi.gates.harvesting.rules import (
+    BATCH_NORMS,
+    CONVOLUTIONS,
+    RULES,
+    SIZES,
+    NotCoveredError,
+    shape_of,
+)
+
+LIVE = "is not zero everywhere it is used"
+LAST = "is the last one of its layer"
+WITH_PARAMETERS = (*CONVOLUTIONS, *BATCH_NORMS, nn.Linear)
+
+
+class Walk:
+    """One pass over the graph of a plain model whose shapes are known.
+
+    Attributes:
+        flows: the channels of each tensor that could be followed.
+        lost: why they could not be, for the others.
+        channels: all of them, and what must stay.
+    """
+
+    def __init__(self, model: nn.Module, graph: fx.Graph) -> None:
+        self.model = model
+        self.channels = Channels()
+        self.flows: dict[fx.Node, Flow] = {}
+        self.lost: dict[fx.Node, str] = {}
+        self._shared = _shared_modules(model, graph)
+        for node in graph.nodes:
+            flow = self._visit(node)
+            if flow is not None:
+                self.flows[node] = flow
+            else:
+                inherited = [self.lost[source] for source in node.all_input_nodes if source in self.lost]
+                self.lost.setdefault(node, inherited[0] if inherited else "comes straight from the input")
+        for flow in self.flows.values():
+            if not self.channels.stays(flow.numbers).any():
+                self.channels.keep(flow.numbers[:1], LAST)
+
+    def module(self, node: fx.Node) -> nn.Module | None:
+        """The layer that this node calls, if it calls one."""
+        return self.model.get_submodule(str(node.target)) if node.op == "call_module" else None
+
+    def source(self, node: fx.Node) -> Flow | None:
+        """The channels of what the node is called on, if they could be followed."""
+        first = next(iter((*node.args, *node.kwargs.values())), None)
+        return self.flows.get(first) if isinstance(first, fx.Node) else None
+
+    def start(self, node: fx.Node, dim: int, weight: torch.Tensor, bias: torch.Tensor | None) -> Flow:
+        """New channels, of a layer with this weight and bias."""
+        zero = (weight == 0).flatten(1).all(1)
+        if bias is not None:
+            zero &= bias == 0
+        shape = shape_of(node)
+        assert shape is not None
+        return Flow(self.channels.new(len(weight)), zero.cpu(), dim, shape)
+
+    def use(self, flow: Flow) -> None:
+        """Ask that those of these channels that are not zero stay."""
+        self.channels.keep(flow.numbers[~flow.zero], LIVE)
+
+    def _visit(self, node: fx.Node) -> Flow | None:
+        """The channels of what a node gives; None, and a word in `lost`, where they cannot be followed."""
+        if node.op in ("placeholder", "get_attr"):
+            return None
+        module = self.module(node)
+        kind: Any = node.target if module is None else type(module)
+        rule = RULES.get(kind) if shape_of(node) is not None or kind in SIZES else None
+        incoming = any(source in self.flows for source in node.all_input_nodes)
+        if node.op == "output":
+            reason = "is part of the model's output"
+        elif module in self._shared:
+            reason = (
+                f"meets {node.target!r}, which is used twice, shares parameters, or has them read elsewhere"
+            )
+        elif rule is None:
+            reason = f"meets {_named(node, module)}, which has no rule here"
+        else:
+            try:
+                flow = rule(self, node, module)
+                if flow is not None or not incoming or kind in SIZES:
+                    return flow
+                reason = f"meets {_named(node, module)}, called in a way that is not covered"
+            except NotCoveredError as uncovered:
+                reason = f"meets {_named(node, module)}: {uncovered}"
+        self._stop(node, reason)
+        return None
+
+    def _stop(self, node: fx.Node, reason: str) -> None:
+        """Keep all channels that come in."""
+        self.lost[node] = reason
+        for source in node.all_input_nodes:
+            if source in self.flows:
+                self.channels.keep(self.flows[source].numbers, reason)
+
+
+def _named(node: fx.Node, module: nn.Module | None) -> str:
+    if module is not None:
+        return f"{node.target!r} ({type(module).__name__})"
+    return (
+        f"{node.target if isinstance(node.target, str) else getattr(node.target, '__name__', node.target)}()"
+    )
+
+
+def _shared_modules(model: nn.Module, graph: fx.Graph) -> set[nn.Module]:
+    """The layers that are called twice, share a parameter, or have one that is read from outside."""
+    called = [model.get_submodule(str(node.target)) for node in graph.nodes if node.op == "call_module"]
+    calls = Counter(called)
+    owners = Counter(parameter for module in calls for parameter in module.parameters())
+    read = {
+        model.get_submodule(str(node.target).rpartition(".")[0])
+        for node in graph.nodes
+        if node.op == "get_attr"
+    }
+    with_parameters = {module for module in calls if isinstance(module, WITH_PARAMETERS)}
+    return {
+        module
+        for module in with_parameters
+        if module in read or calls[module] > 1 or any(owners[each] > 1 for each in module.parameters())
+    }

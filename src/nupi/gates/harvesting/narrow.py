@@ -1,0 +1,66 @@
+"""Take channels out of plain layers, in place."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from nupi.gates.harvesting.rules import BATCH_NORMS, CONVOLUTIONS
+
+if TYPE_CHECKING:
+    from torch import fx
+
+    from nupi.gates.harvesting.flow import Walk
+
+
+def narrow(walk: Walk) -> dict[str, tuple[int, int]]:
+    """Narrow every layer to the channels that must stay; returns those left and those there were, by layer."""
+    left: dict[str, tuple[int, int]] = {}
+    for node, flow in walk.flows.items():
+        module = walk.module(node)
+        outgoing, incoming = walk.channels.stays(flow.numbers), _incoming(walk, node)
+        if isinstance(module, CONVOLUTIONS):
+            left[str(node.target)] = int(outgoing.sum()), len(outgoing)
+            _narrow_convolution(module, outgoing, incoming)
+        elif isinstance(module, nn.Linear):
+            left[str(node.target)] = int(outgoing.sum()), len(outgoing)
+            _select(module, "weight", outgoing, incoming)
+            _select(module, "bias", outgoing)
+            module.out_features, module.in_features = module.weight.shape
+        elif isinstance(module, BATCH_NORMS):
+            for name in ("weight", "bias", "running_mean", "running_var"):
+                _select(module, name, outgoing)
+            module.num_features = int(outgoing.sum())
+    return left
+
+
+def _incoming(walk: Walk, node: fx.Node) -> torch.Tensor | None:
+    source = walk.source(node)
+    return None if source is None else walk.channels.stays(source.numbers)
+
+
+def _narrow_convolution(
+    conv: nn.Conv1d | nn.Conv2d | nn.Conv3d, outgoing: torch.Tensor, incoming: torch.Tensor | None
+) -> None:
+    depthwise = conv.groups > 1
+    _select(conv, "weight", outgoing, None if depthwise else incoming)
+    _select(conv, "bias", outgoing)
+    conv.out_channels = len(conv.weight)
+    conv.groups = conv.out_channels if depthwise else 1
+    conv.in_channels = conv.weight.shape[1] * conv.groups
+
+
+def _select(module: nn.Module, name: str, rows: torch.Tensor, columns: torch.Tensor | None = None) -> None:
+    """Keep these rows, and these columns, of a parameter or buffer that may not be there."""
+    tensor: torch.Tensor | None = getattr(module, name)
+    if tensor is None or (bool(rows.all()) and (columns is None or bool(columns.all()))):
+        return
+    chosen = tensor.detach()[rows.to(tensor.device)]
+    if columns is not None:
+        chosen = chosen[:, columns.to(tensor.device)]
+    chosen = chosen.contiguous()
+    setattr(
+        module, name, nn.Parameter(chosen, tensor.requires_grad) if name in module._parameters else chosen
+    )

@@ -1,0 +1,185 @@
+"""Gating by name: what is chosen, what replaces it, and that a refusal leaves the model as it was."""
+
+import pytest
+import torch
+from torch import nn
+
+from nupi import gates
+
+
+def chain():
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.Conv2d(8, 4, 3),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(64, 2),
+    )
+
+
+class Branches(nn.Module):
+    """Two blocks whose registration order says nothing about the order of the calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm_b, self.norm_a = nn.BatchNorm2d(4), nn.BatchNorm2d(4)
+        self.conv_a, self.conv_b = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 1)
+
+    def forward(self, x):
+        return self.norm_b(self.conv_b(self.norm_a(self.conv_a(x))))
+
+
+class DependsOnValues(Branches):
+    def forward(self, x):
+        return super().forward(x) if x.sum() > 0 else x
+
+
+def kinds(model):
+    return [type(module).__name__ for module in model]
+
+
+def test_a_norm_takes_the_gate_of_the_layer_before_it():
+    model = chain()
+    weights = list(model.parameters())
+    assert gates.attach(model, ["0", "3", "6"], place="before", droprate_init=0.3, clamp=3.0) == [
+        "0",
+        "3",
+        "6",
+    ]
+    expected = ["Conv2d", "GatedBatchNorm2d", "ReLU", "GatedConv2d", "ReLU", "Flatten", "GatedLinear"]
+    assert kinds(model) == expected
+    assert model[1].place == "before"
+    assert (model[1].gate.droprate_init, model[1].gate.clamp) == (0.3, 3.0)
+    assert {id(p) for p in gates.weight_parameters(model)} == {id(p) for p in weights}
+    assert [p.shape for p in gates.gate_parameters(model)] == [(8,), (4,), (2,)]
+
+
+def test_gates_on_weights_stay_in_the_layer():
+    model = chain()
+    gates.attach(model, "*", unit="weight")
+    assert kinds(model)[:4] == ["GatedConv2d", "BatchNorm2d", "ReLU", "GatedConv2d"]
+    assert model[3].gate.shape == model[3].weight.shape
+
+
+def test_the_call_order_finds_the_norm():
+    model = Branches()
+    gates.attach(model, "conv_?")
+    assert {name: layer.gate for name, layer in gates.gated_layers(model).items()} == {
+        "conv_b": model.norm_b.gate,
+        "conv_a": model.norm_a.gate,
+    }
+
+
+def test_a_second_call_adds_gates():
+    model = chain()
+    gates.attach(model, "0")
+    gates.attach(model, "3")
+    assert list(gates.gated_layers(model)) == ["0", "3"]
+
+
+def test_a_model_that_cannot_be_traced_needs_the_norms_named():
+    model = DependsOnValues()
+    with pytest.raises(ValueError, match=r"torch.fx cannot trace DependsOnValues.*norms="):
+        gates.attach(model, "conv_a")
+    gates.attach(model, "conv_*", norms={"conv_a": "norm_a", "conv_b": None})
+    assert type(model.norm_a) is gates.GatedBatchNorm2d
+    assert type(model.conv_b) is gates.GatedConv2d
+    assert type(model.norm_b) is nn.BatchNorm2d
+
+
+class Shared(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.norm = nn.Conv2d(3, 4, 1), nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)
+
+    def forward(self, x):
+        return self.norm(self.a(x)) + self.norm(self.b(x))
+
+
+class Forked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)
+
+    def forward(self, x):
+        y = self.conv(x)
+        return self.norm(y) + y
+
+
+@pytest.mark.parametrize(
+    ("model", "names", "options", "message"),
+    [
+        (chain(), "7", {}, "names has '7', which names nothing.*such as"),
+        (chain(), ["0", "1"], {}, "names has '1', which names a BatchNorm2d"),
+        (chain(), "0", {"unit": "row"}, "unit='row'"),
+        (chain(), "0", {"place": "inside"}, "place='inside'"),
+        (chain(), "3", {"place": "inside"}, "place='inside'"),
+        (chain(), "0", {"norms": {"3": None}}, "norms has '3'"),
+        (chain(), "0", {"norms": {"0": "9"}}, "norms has '9', which names nothing"),
+        (chain(), [], {}, "names is empty"),
+        (chain(), ["0", "3"], {"clamp": 1.0}, "outside clamp"),
+        (nn.Linear(3, 4), "*", {}, "model is itself the layer"),
+        (nn.Sequential(nn.Conv2d(3, 4, 1), nn.GroupNorm(2, 4)), "0", {}, "'1', a GroupNorm"),
+        (nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4)), "0", {}, "'1', a LayerNorm"),
+        (Shared(), ["a", "b"], {}, "'norm' follows more than one"),
+        (Forked(), "conv", {}, "goes through"),
+        (
+            nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU(), nn.MaxPool2d(2), nn.BatchNorm2d(4)),
+            "0",
+            {},
+            "reaches the norm '3' through other layers",
+        ),
+    ],
+)
+def test_refusals_leave_the_model_alone(model, names, options, message):
+    before = dict(model.named_modules())
+    with pytest.raises(ValueError, match=message):
+        gates.attach(model, names, **options)
+    assert dict(model.named_modules()) == before
+
+
+def test_a_layer_with_two_names_is_gated_under_both():
+    model = chain()
+    model.again = model[3]
+    gates.attach(model, "3")
+    assert model.again is model[3]
+    assert type(model.again) is gates.GatedConv2d
+
+
+def test_a_layer_of_the_users_own_kind_is_not_replaced():
+    model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(3, 4)), nn.BatchNorm1d(4))
+    with pytest.raises(TypeError, match="would lose what a ParametrizedLinear does"):
+        gates.attach(model, "0", norms={"0": None})
+    gates.attach(model, "0", norms={"0": "1"})
+    assert type(model[1]) is gates.GatedBatchNorm1d
+
+
+@pytest.mark.parametrize("unit", ["channel", "weight"])
+def test_twice_is_refused(unit):
+    model = chain()
+    gates.attach(model, ["0", "3"])
+    for name in ("0", "3"):
+        with pytest.raises(ValueError, match="gated already"):
+            gates.attach(model, name, unit=unit)
+
+
+def test_two_layers_cannot_have_their_gates_in_one_norm():
+    model = Shared()
+    gates.attach(model, "a")
+    with pytest.raises(ValueError, match="followed by 'norm', which gates 'a' already"):
+        gates.attach(model, "b")
+
+
+def test_the_state_dict_of_the_plain_model_still_fits():
+    plain, model = chain(), chain()
+    gates.attach(model, ["0", "3"])
+    missing = model.load_state_dict(plain.state_dict(), strict=False)
+    assert missing.unexpected_keys == []
+    assert missing.missing_keys == ["1.gate.log_alpha", "3.gate.log_alpha"]
+    x = torch.randn(2, 3, 8, 8)
+    for layer in gates.gated_layers(model).values():
+        with torch.no_grad():
+            layer.gate.log_alpha.fill_(50.0)
+    assert torch.allclose(model.eval()(x), plain.eval()(x), atol=1e-6)

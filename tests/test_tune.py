@@ -1,0 +1,182 @@
+"""Bisection in kp: against functions whose root is known, through kills, and where there is nothing to find."""
+
+import json
+import math
+import subprocess
+import sys
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import nupi
+from nupi.tune import bisect_kp
+
+
+@given(
+    root=st.floats(0.5, 39.5),
+    power=st.sampled_from([0.5, 1.0, 2.0]),
+    tolerance=st.sampled_from([0.1, 0.02, 0.004]),
+)
+def test_it_finds_the_root_of_what_rises(root, power, tolerance):
+    def run(kp):
+        return (kp / 40) ** power - (root / 40) ** power
+
+    found = bisect_kp(run, 0.0, 40.0, tolerance=tolerance, max_runs=60)
+    assert found.status == "converged"
+    assert abs(run(found.kp)) <= tolerance
+    assert found.violation == run(found.kp)
+    assert all(each.violation == run(each.kp) for each in found.runs)
+
+
+@given(root=st.floats(0.0, 40.0))
+def test_eight_runs_bring_40_down_to_less_than_1(root):
+    found = bisect_kp(lambda kp: kp - root, 0.0, 40.0, tolerance=40 / 2**6, max_runs=8)
+    assert found.status == "converged"
+    assert len(found.runs) <= 8
+
+
+def test_the_bracket_grows_while_that_helps():
+    found = bisect_kp(lambda kp: math.tanh((kp - 100) / 50), 0.0, 40.0, tolerance=0.02, max_runs=12)
+    assert [run.kp for run in found.runs[:4]] == [0.0, 40.0, 120.0, 80.0]
+    assert found.status == "converged"
+    assert found.kp == pytest.approx(100, abs=2)
+
+
+@pytest.mark.parametrize(
+    ("run", "asked"),
+    [
+        (lambda kp: 1 + kp, [0.0, 40.0]),  # violated whatever kp is: there is nothing below 0
+        (lambda kp: -1 - kp, [0.0, 40.0]),  # more kp makes it worse
+        (lambda kp: -(1 + abs(kp - 50) / 50), [0.0, 40.0, 120.0]),  # turns before it gets there
+        (lambda kp: -1.0 / (1 + kp), [0.0, 40.0, 120.0, 280.0, 600.0]),  # never gets there
+    ],
+)
+def test_no_sign_change_is_said_and_the_best_run_is_given(run, asked):
+    found = bisect_kp(run, 0.0, 40.0, tolerance=1e-4, max_runs=5)
+    assert found.status == "no sign change"
+    assert [each.kp for each in found.runs] == asked
+    assert abs(found.violation) == min(abs(each.violation) for each in found.runs)
+
+
+def test_out_of_runs():
+    found = bisect_kp(lambda kp: kp - 1 / 3, 0.0, 1.0, tolerance=1e-9, max_runs=6)
+    assert found.status == "out of runs"
+    assert len(found.runs) == 6
+    low, high = found.bracket
+    assert low < 1 / 3 < high
+    assert high - low == pytest.approx(1 / 2**4)
+
+
+@pytest.mark.parametrize("end", [0.0, 40.0])
+def test_an_end_that_will_do_is_enough(end):
+    found = bisect_kp(lambda kp: (kp - end) / 40, 0.0, 40.0, tolerance=1e-3)
+    assert (found.kp, found.status) == (end, "converged")
+    assert len(found.runs) == (1 if end == 0 else 2)
+
+
+KILLED = """
+import os, sys
+from nupi.tune import bisect_kp
+def run(kp):
+    with open(sys.argv[2], "a") as made:
+        print(kp, file=made)
+    if int(sys.argv[3]) == len(open(sys.argv[2]).readlines()):
+        os.kill(os.getpid(), 9)
+    return kp - 13.0
+found = bisect_kp(run, 0.0, 40.0, tolerance=0.1, max_runs=12, journal=sys.argv[1])
+print(found.status, found.kp, len(found.runs))
+"""
+
+
+def test_a_killed_search_goes_on_where_it_was(tmp_path):
+    journal, made = tmp_path / "deep" / "kp.json", tmp_path / "made"
+    command = [sys.executable, "-W", "ignore::ResourceWarning", "-c", KILLED, str(journal), str(made)]
+    first = subprocess.run([*command, "4"], capture_output=True, text=True, check=False)
+    assert first.returncode == -9
+    assert [each["kp"] for each in json.loads(journal.read_text())] == [0.0, 40.0, 20.0]
+    second = subprocess.run([*command, "0"], capture_output=True, text=True, check=True)
+    whole = bisect_kp(lambda kp: kp - 13.0, 0.0, 40.0, tolerance=0.1, max_runs=12)
+    assert second.stdout.split() == [whole.status, str(whole.kp), str(len(whole.runs))]
+    asked = [float(line) for line in made.read_text().split()]
+    assert asked == [
+        0.0,
+        40.0,
+        20.0,
+        10.0,
+        *[run.kp for run in whole.runs[3:]],
+    ]  # only the killed run is made again
+    assert [*journal.parent.iterdir()] == [journal]
+
+
+def test_a_journal_serves_a_longer_search(tmp_path):
+    def never(kp):
+        raise AssertionError(f"kp={kp} is in the journal")
+
+    short = bisect_kp(lambda kp: kp - 13, 0.0, 40.0, tolerance=1e-6, max_runs=4, journal=tmp_path / "kp.json")
+    again = bisect_kp(never, 0.0, 40.0, tolerance=1e-6, max_runs=4, journal=tmp_path / "kp.json")
+    assert again == short
+    longer = bisect_kp(
+        lambda kp: kp - 13, 0.0, 40.0, tolerance=1e-6, max_runs=9, journal=tmp_path / "kp.json"
+    )
+    assert longer.runs[:4] == short.runs
+    assert len(longer.runs) == 9
+
+
+def test_a_run_that_fails_loses_nothing(tmp_path):
+    journal = tmp_path / "kp.json"
+    for bad in (math.nan, math.inf):
+        with pytest.raises(ValueError, match=rf"run\(kp=20.0\) returned {bad}"):
+            bisect_kp(
+                lambda kp, bad=bad: bad if kp == 20 else kp - 13, 0.0, 40.0, tolerance=0.1, journal=journal
+            )
+        assert [each["kp"] for each in json.loads(journal.read_text())] == [0.0, 40.0]
+
+
+def test_it_tunes_a_training():
+    """A quadratic with a lagging constraint: kp is found with which the first swing just reaches the boundary."""
+
+    def overshoot(kp):
+        x = torch.tensor([0.0], requires_grad=True)
+        primal = torch.optim.SGD([x], lr=0.02)
+        lagrangian = nupi.Lagrangian({"c": nupi.Inequality()})
+        dual = nupi.NuPI(lagrangian.parameters(), ki=0.05, kp=kp, init="bumpless")
+        lowest = math.inf
+        for _ in range(150):
+            violations = {"c": 1 - x}
+            lagrangian.ascend(dual, violations)
+            lagrangian(0.5 * x.square().sum(), violations).backward()
+            primal.step()
+            primal.zero_grad()
+            lowest = min(lowest, 1 - x.item())
+        return torch.tensor(lowest)  # how far into the feasible side it swung, negative
+
+    found = bisect_kp(lambda kp: overshoot(kp) + 0.1, 0.0, 40.0, tolerance=0.005, max_runs=12)
+    assert found.status == "converged"
+    assert found.runs[0].violation < 0 < found.runs[1].violation
+    assert overshoot(found.kp).item() == pytest.approx(-0.1, abs=0.005)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        ({"low": 3.0, "high": 3.0}, "low below high"),
+        ({"high": math.inf}, "must be finite"),
+        ({"tolerance": 0.0}, "tolerance=0.0"),
+        ({"max_runs": 1}, "max_runs=1"),
+    ],
+)
+def test_refusals(arguments, word):
+    options = {"low": 0.0, "high": 40.0, "tolerance": 0.1} | arguments
+    with pytest.raises(ValueError, match=word):
+        bisect_kp(lambda kp: kp, **options)
+
+
+@pytest.mark.parametrize("text", ["not json", "[1]", '[{"kp": 1}]', '{"kp": 1}'])
+def test_another_file_is_not_taken_for_a_journal(tmp_path, text):
+    path = tmp_path / "kp.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match="not a journal"):
+        bisect_kp(lambda kp: kp - 1, 0.0, 4.0, tolerance=0.1, journal=path)
+    assert path.read_text() == text
