@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 import torch
+from torch.optim.optimizer import _global_optimizer_pre_hooks
 
 from nupi import guard
 from nupi.constraints import Constraint, Inequality
 from nupi.optim.base import DualOptimizer
-from nupi.violations import Move, as_gradient
+from nupi.violations import Move, as_sparse_gradient
 
 if TYPE_CHECKING:
     from nupi.violations import Violation
@@ -59,9 +60,12 @@ def take_step(constraints: Constraints, dual: torch.optim.Optimizer, moves: Sequ
     for param, _ in stale:
         param.grad = None
     # A hook, or another library's optimizer, may write to the gradient; the violation is the user's.
-    borrowed = isinstance(dual, DualOptimizer) and not dual.watched
+    borrowed = isinstance(dual, DualOptimizer) and not (
+        dual._optimizer_step_pre_hooks or _global_optimizer_pre_hooks
+    )
     for move in moves:
-        move.multiplier.grad = as_gradient(move) if borrowed else as_gradient(move).clone()
+        gradient = move.error if move.rows is None else as_sparse_gradient(move)
+        move.multiplier.grad = gradient if borrowed else gradient.clone()
     try:
         dual.step()
     except RuntimeError as error:

@@ -46,7 +46,9 @@ def free_to_look(tensor: torch.Tensor) -> bool:
 def refuse_non_finite(moves: Sequence[Move]) -> None:
     """Raise now, naming the constraints, if any error is not finite. Costs one host synchronisation."""
     # A finite sum clears all errors at once; only an overflow or a real offender asks for the exact look.
-    if len(moves) == 1 or sum(move.error.numel() for move in moves) > _FEW:
+    if len(moves) == 1:
+        total = moves[0].error.sum().item()
+    elif sum(move.error.numel() for move in moves) > _FEW:
         total = sum(move.error.sum().item() for move in moves)
     else:
         total = torch.cat([move.error.reshape(-1) for move in moves]).sum().item()

@@ -125,9 +125,11 @@ class Lagrangian(nn.Module):
             return
         if self._unheard or self._look is not None:
             self._report(wait=False)
-        # In two lines: the compiler cannot follow a name that is bound inside a comprehension.
-        seen = [as_move(*pair) for pair in self._paired(violations)]
-        moves = [move for move in seen if move is not None]
+        moves: list[Move] = []
+        for pair in self._paired(violations):
+            move = as_move(*pair)
+            if move is not None:
+                moves.append(move)
         if not moves:
             return
         check_dual(dual, moves)

@@ -95,13 +95,16 @@ def velocity_(
     theta += (ki + kp weight) e - kp weight xi;  xi = lerp(xi, e, weight)
     """
     damping = kp * weight
-    if _as_large(ki, theta) or _as_large(damping, theta):
+    if not isinstance(ki, torch.Tensor) and not isinstance(damping, torch.Tensor):
+        theta.add_(e, alpha=ki + damping).add_(xi, alpha=-damping)
+    elif _as_large(ki, theta) or _as_large(damping, theta):
         # The sum of the gains would be a temporary as large as theta.
         add_scaled_(theta, e, ki)
         add_scaled_(theta, e, damping)
+        subtract_scaled_(theta, xi, damping)
     else:
         add_scaled_(theta, e, ki + damping)
-    subtract_scaled_(theta, xi, damping)
+        subtract_scaled_(theta, xi, damping)
     xi.lerp_(e, weight)
 
 

@@ -65,10 +65,9 @@ def averaged(name: str, multiplier: torch.Tensor, sums: torch.Tensor, counts: to
     return Move(name, multiplier, (sums / rows_like(counts, sums)).to(multiplier.dtype), rows)
 
 
-def as_gradient(move: Move) -> torch.Tensor:
-    """The error as the gradient that a torch optimizer expects: dense, or sparse in the rows."""
-    if move.rows is None:
-        return move.error
+def as_sparse_gradient(move: Move) -> torch.Tensor:
+    """The error of some rows as the sparse gradient that a torch optimizer expects."""
+    assert move.rows is not None
     return sparse_rows(move.multiplier, move.rows, move.error, coalesced=True)
 
 

@@ -50,6 +50,8 @@ class DualOptimizer(Optimizer):
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Move every parameter that has a gradient: the gradient is the error e_t."""
         step = self._watched_step if self.watched else self._step
+        if not torch.is_grad_enabled():
+            return step(closure)
         with torch.set_grad_enabled(False):
             return step(closure)
 
@@ -76,15 +78,10 @@ class DualOptimizer(Optimizer):
                     error = -error
                 if error.is_sparse:
                     self._advance_rows(group, param, error.coalesce(), slots)
-                    continue
-                state = self.state[param] if batched and slots else {}
-                opened = not slots or (
-                    slots[-1] in state and "seen" not in state and state[slots[-1]].dtype == param.dtype
-                )
-                if batched and opened and param.dtype.itemsize >= _WIDE:
+                elif batched and self._opened(param, slots):
                     thetas.append(param)
                     errors.append(error)
-                    states.append(state)
+                    states.append(self.state[param] if slots else {})
                 else:
                     self._advance_dense(group, param, error, slots)
             if thetas:
@@ -215,7 +212,8 @@ class DualOptimizer(Optimizer):
         seen = None
         if slots:
             state = self.state[param]
-            fresh = self._ready_state(param, slots)
+            if slots[-1] not in state or state[slots[-1]].dtype != param.dtype:
+                fresh = self._ready_state(param, slots)
             # After a dense step every element has been seen, so the mask has done its work.
             seen = state.pop("seen", None)
         wide = param.dtype.itemsize >= _WIDE
@@ -295,6 +293,15 @@ class DualOptimizer(Optimizer):
         for slot, tensor in state.items():
             tensor.copy_(torch.where(fresh, opening[slot], tensor))
 
+    def _opened(self, param: torch.Tensor, slots: tuple[str, ...]) -> bool:
+        """Whether a parameter is past its first step in all of its elements, and moves in its own dtype."""
+        if param.dtype.itemsize < _WIDE:
+            return False
+        state = self.state[param] if slots else {}
+        return not slots or (
+            slots[-1] in state and "seen" not in state and state[slots[-1]].dtype == param.dtype
+        )
+
     def _ready_state(self, param: torch.Tensor, slots: tuple[str, ...]) -> bool:
         """Make the state if there is none yet (and say so), or have it follow a parameter that changed dtype."""
         state = self.state[param]
@@ -317,11 +324,6 @@ class DualOptimizer(Optimizer):
             check_parameter(param)
             for name in self.gain_names:
                 group[name] = checked_gain(name, group[name], param)
-
-
-def scaled(lr: Gain, gain: Gain) -> Gain:
-    """`lr` times a gain, without a new tensor where lr is the number 1."""
-    return gain if type(lr) is float and lr == 1.0 else lr * gain
 
 
 def _rows_like(mask: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

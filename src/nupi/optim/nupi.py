@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from nupi import rule
-from nupi.optim.base import DualOptimizer, Gains, State, scaled
+from nupi.optim.base import DualOptimizer, Gains, State
 from nupi.optim.checks import check_smoothing, check_step_size
 
 if TYPE_CHECKING:
@@ -82,8 +82,10 @@ class NuPI(DualOptimizer):
         check_step_size("lr", group["lr"])
 
     def _gains(self, group: dict[str, Any]) -> Gains:
-        lr = group["lr"]
-        return {"ki": scaled(lr, group["ki"]), "kp": scaled(lr, group["kp"]), "nu": group["nu"]}
+        lr, ki, kp = group["lr"], group["ki"], group["kp"]
+        if type(lr) is not float or lr != 1.0:
+            ki, kp = lr * ki, lr * kp
+        return {"ki": ki, "kp": kp, "nu": group["nu"]}
 
     def _slots(self, group: dict[str, Any]) -> tuple[str, ...]:
         if isinstance(group["kp"], (int, float)) and group["kp"] == 0:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from nupi.optim.base import DualOptimizer, Gains, State, scaled
+from nupi.optim.base import DualOptimizer, Gains, State
 from nupi.optim.checks import check_smoothing, check_step_size
 from nupi.rule import Gain, add_scaled_
 
@@ -65,7 +65,7 @@ class PID(DualOptimizer):
 
     def _gains(self, group: dict[str, Any]) -> Gains:
         lr = group["lr"]
-        return {**{name: scaled(lr, group[name]) for name in ("ki", "kp", "kd")}, "nu": group["nu"]}
+        return {**{name: lr * group[name] for name in ("ki", "kp", "kd")}, "nu": group["nu"]}
 
     def _unwind_(self, theta: torch.Tensor, integral: torch.Tensor) -> None:
         unwind_(theta, integral)
