@@ -22,7 +22,7 @@ from typing import NamedTuple
 import torch
 
 from nupi.theory import moving
-from nupi.theory.moving import system_matrix as system_matrix  # noqa: PLC0414 - the spectrum is this matrix's
+from nupi.theory.moving import system_matrix as system_matrix
 from nupi.theory.quadratic import Matrix, as_matrices
 
 NEAR = 1e-3  # eigenvalues and eigenvectors this close are one, split by rounding
