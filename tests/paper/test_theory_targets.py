@@ -84,3 +84,11 @@ def test_gains_fitted_to_a_run_of_momentum(tmp_path, gamma, kp):
     betas = torch.tensor([0.5], dtype=torch.float64)
     fitted = sheet._fit(Run("sheet", "paper", tmp_path), betas, gamma, "runs")
     assert [float(part) for part in fitted] == pytest.approx([1.0, kp, 0.0], abs=1e-9)
+
+
+def test_everything_long_in_the_sheet_shows_its_progress(tmp_path, monkeypatch):
+    shown = []
+    track = Run.progress
+    monkeypatch.setattr(Run, "progress", lambda run, *args: (shown.append(args[1]), track(run, *args))[1])
+    sheet.sheet(Run("sheet", "paper", tmp_path))
+    assert shown == ["runs of Polyak's method", "runs of Nesterov's method", "drawing figure.png"]

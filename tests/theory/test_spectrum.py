@@ -232,3 +232,9 @@ def test_gains_and_numbers_that_are_not_finite_are_refused(bad):
         critical_kp(1.0, 1.0, bad)
     with pytest.raises(ValueError, match="is no gain: it must be finite"):
         regime(1.0, 1.0, 1.0, bad)
+
+
+def test_constraints_that_do_nothing_leave_the_variables_alone():
+    found = modes([[2.0, 0.0], [0.0, 3.0]], [[0.0, 0.0]], 1.0, 1.0)
+    assert [mode.eigenvalue.real for mode in found] == pytest.approx([-2.0, -3.0])
+    assert regime(0.0, 0.0, 1.0, 1.0) is Regime.UNDAMPED  # nothing moves

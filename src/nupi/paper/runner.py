@@ -157,7 +157,8 @@ class Run:
             raise ValueError(f"name={name!r}: a figure's name starts with 'figure', as in 'figure-{name}'")
         path = self.out / f"{name}.png"
         part = path.with_suffix(".part")
-        fig.savefig(part, format="png", metadata={"Software": None})
+        for _ in self.progress([name], f"drawing {path.name}"):  # a large one takes seconds
+            fig.savefig(part, format="png", metadata={"Software": None})
         part.replace(path)
         fig.clear()
         return path

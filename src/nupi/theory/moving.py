@@ -22,23 +22,24 @@ EPS = torch.finfo(torch.float64).eps
 
 def system_matrix(h: Matrix, a: Matrix, ki: float, kp: float) -> torch.Tensor:
     """U, from the Hessian (n, n) and the constraint matrix (c, n), or two numbers for n = c = 1."""
-    for name, gain in (("ki", ki), ("kp", kp)):
-        if not math.isfinite(gain):
-            raise ValueError(f"{name}={gain} is no gain: it must be finite")
+    _check_gains(ki, kp)
     hessian, constraint = as_matrices(h, a)
     return _system(hessian, constraint, ki, torch.tensor(kp, dtype=torch.float64))
 
 
 def eigenpairs(h: Matrix, a: Matrix, ki: float, kp: float) -> tuple[torch.Tensor, torch.Tensor]:
     """The eigenvalues of -U that are not zero by structure, and their eigenvectors in columns."""
+    _check_gains(ki, kp)
     hessian, constraint = as_matrices(h, a)
-    repeated = constraint.shape[0] - _rank(constraint)
+    # On their range alone, constraints do not repeat one another; the eigenvalues that are not zero stay.
+    constraint = torch.linalg.svd(constraint)[0][:, : _rank(constraint)].T @ constraint
     free = _null_space(constraint)  # directions of x that no constraint feels
-    flat = free.shape[1] - _rank(free.T @ hessian @ free, scale=hessian)
-    zeros = repeated + flat
+    zeros = free.shape[1] - _rank(free.T @ hessian @ free, scale=hessian)
     if ki == 0.0:  # then mu' = kp A x', and all that moves is x' under H + kp A^T A
         zeros = sum(constraint.shape) - _rank(hessian + kp * constraint.T @ constraint)
-    values, vectors = torch.linalg.eig(-system_matrix(h, a, ki, kp))
+    values, vectors = torch.linalg.eig(
+        -_system(hessian, constraint, ki, torch.tensor(kp, dtype=torch.float64))
+    )
     kept = values.abs().argsort(descending=True)[: len(values) - zeros]
     return values[kept], vectors[:, kept]
 
@@ -81,6 +82,12 @@ def felt(hessian: torch.Tensor, constraint: torch.Tensor) -> tuple[torch.Tensor,
     steepness = torch.cat(slopes, dim=1)
     left = torch.linalg.svd(steepness)[0][:, : _rank(steepness)]
     return torch.diag(torch.cat(kept)), left.T @ steepness
+
+
+def _check_gains(ki: float, kp: float) -> None:
+    for name, gain in (("ki", ki), ("kp", kp)):
+        if not math.isfinite(gain):
+            raise ValueError(f"{name}={gain} is no gain: it must be finite")
 
 
 def _system(hessian: torch.Tensor, constraint: torch.Tensor, ki: float, kp: torch.Tensor) -> torch.Tensor:
