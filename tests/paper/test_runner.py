@@ -8,6 +8,7 @@ import time
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -115,9 +116,10 @@ def test_an_unknown_target_is_refused_with_the_nearest_name_before_anything_runs
 
 @pytest.mark.usefixtures("two_targets")
 def test_a_target_that_raises_leaves_the_others_and_no_stale_summary(tmp_path):
-    stale = tmp_path / "plums" / "summary.json"
-    stale.parent.mkdir()
-    stale.write_text("{}")
+    folder = tmp_path / "plums"
+    folder.mkdir()
+    for name in ("summary.json", "results.csv", "figure.png", "figure-old.png", "cache.pt"):
+        (folder / name).write_text("{}")
 
     @target("plums", paper="Fig. 3", about="fails", scales=("paper",))
     def plums(_: Run) -> list[Claim]:
@@ -126,8 +128,38 @@ def test_a_target_that_raises_leaves_the_others_and_no_stale_summary(tmp_path):
     ran = invoke("reproduce", "plums", "apples", "--out", tmp_path)
     assert ran.exit_code == 1
     assert "plums failed: ZeroDivisionError: the stone was missing" in ran.output
-    assert not stale.exists()
+    assert [path.name for path in folder.iterdir()] == ["cache.pt"]
     assert json.loads((tmp_path / "apples/summary.json").read_text())["claims"][0]["holds"]
+
+
+@pytest.mark.usefixtures("two_targets")
+def test_a_name_in_capitals_is_still_near():
+    with pytest.raises(runner.UnknownTargetError, match="did you mean 'apples'"):
+        runner.find_target("AP_PLES")
+
+
+@pytest.mark.usefixtures("two_targets")
+@pytest.mark.parametrize("where", ["file", "file/below", "taken"])
+def test_an_output_that_cannot_be_written_is_refused_in_one_line_before_anything_runs(tmp_path, where):
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "apples").write_text("mine")  # where the target's directory would be
+    ran = invoke("reproduce", "apples", "pears", "--out", tmp_path / where)
+    assert ran.exit_code == 2
+    assert ran.output.startswith(f"--out {tmp_path / where}: cannot write there: ")
+    assert len(ran.output.splitlines()) == 1
+    assert not (tmp_path / where / "pears").exists()
+
+
+@pytest.mark.parametrize("holds", [float("nan"), 1, "yes", None, np.array([True]), torch.tensor(1.0)])
+def test_a_verdict_that_is_no_boolean_is_refused(holds):
+    with pytest.raises(TypeError, match="of claim 'c' is no boolean"):
+        Claim("c", "p", "h", holds)
+
+
+@pytest.mark.parametrize("holds", [True, np.True_, torch.tensor(True)])
+def test_every_kind_of_boolean_is_a_verdict(holds):
+    assert Claim("c", "p", "h", holds).holds is True
 
 
 @pytest.mark.usefixtures("registry")

@@ -7,7 +7,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from nupi.paper import plane
+from nupi.paper import plane, sheet
 from nupi.paper.command import app
 from nupi.paper.runner import Run
 
@@ -76,3 +76,19 @@ def test_optima_are_stationary():
     assert plane.objective(known.constrained) < plane.objective(known.local)
     at = known.unconstrained.clone().requires_grad_()
     assert torch.autograd.grad(plane.objective(at), at)[0].abs().max() < 1e-6
+
+
+@pytest.mark.parametrize(("gamma", "kp"), [(0.0, -1.0), (1.0, -0.5)])
+def test_gains_fitted_to_a_run_of_momentum(tmp_path, gamma, kp):
+    """At alpha = beta = 1/2 the theorem by hand: ki = 1, and kp = -1 for Polyak, -1/2 for Nesterov."""
+    betas = torch.tensor([0.5], dtype=torch.float64)
+    fitted = sheet._fit(Run("sheet", "paper", tmp_path), betas, gamma, "runs")
+    assert [float(part) for part in fitted] == pytest.approx([1.0, kp, 0.0], abs=1e-9)
+
+
+def test_everything_long_in_the_sheet_shows_its_progress(tmp_path, monkeypatch):
+    shown = []
+    track = Run.progress
+    monkeypatch.setattr(Run, "progress", lambda run, *args: (shown.append(args[1]), track(run, *args))[1])
+    sheet.sheet(Run("sheet", "paper", tmp_path))
+    assert shown == ["runs of Polyak's method", "runs of Nesterov's method", "drawing figure.png"]

@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -144,3 +146,29 @@ def test_small_steps_are_the_flow():
 def test_an_unknown_scheme_is_refused():
     with pytest.raises(ValueError, match="scheme='both': choose one of alternating, simultaneous"):
         iteration_matrix(1.0, 1.0, lr=0.1, ki=0.1, scheme="both")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"lr": -1.0}, "lr must lie in"),
+        ({"lr": math.nan}, "lr must lie in"),
+        ({"nu": 2.0}, "nu must lie in"),
+        ({"momentum": 5.0}, "momentum must lie in"),
+        ({"ki": math.nan}, "ki must be finite"),
+        ({"kp": torch.tensor([1.0, math.inf])}, "kp must be finite"),
+    ],
+)
+def test_an_iteration_that_no_optimizer_runs_is_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        iteration_matrix(1.0, 1.0, **{"lr": 0.1, "ki": 0.1, **change})
+
+
+def test_a_region_takes_lists_of_gains_and_nothing_else():
+    lists = stability_region(1.0, 1.0, lr=0.1, ki=[0.1, 0.2], kp=[0.0, 1.0, 2.0])
+    tensors = stability_region(
+        1.0, 1.0, lr=0.1, ki=torch.tensor([0.1, 0.2]).double(), kp=torch.tensor([0.0, 1.0, 2.0]).double()
+    )
+    torch.testing.assert_close(lists, tensors)
+    with pytest.raises(ValueError, match="kp must be a list of gains"):
+        stability_region(1.0, 1.0, lr=0.1, ki=[0.1], kp=torch.tensor(1.0))

@@ -1,3 +1,4 @@
+import math
 import subprocess
 import sys
 
@@ -98,3 +99,32 @@ def test_theory_imports_no_scipy_and_nupi_no_theory():
     code = f"{look('nupi.theory')}; import nupi.theory; {look('scipy')}"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.split() == ["False", "False"]
+
+
+LINE = Problem(f=lambda x: x.square().sum(), h=lambda x: x.sum(dim=0, keepdim=True) - 1)
+
+
+def test_a_start_may_be_a_list_or_require_a_gradient():
+    expected = solve_flow(LINE, torch.tensor([1.0, 0.0]), ki=1.0, kp=1.0, times=[0.0, 1.0])
+    for x0 in ([1.0, 0.0], torch.tensor([1.0, 0.0], requires_grad=True)):
+        found = solve_flow(LINE, x0, ki=1.0, kp=1.0, times=[0.0, 1.0], mu0=[0.0])
+        torch.testing.assert_close(found.x, expected.x)
+
+
+@pytest.mark.parametrize("solve", [solve_flow, solve_oscillator])
+@pytest.mark.parametrize(
+    ("problem", "change", "message"),
+    [
+        (LINE, {"ki": math.nan}, "ki=nan is no gain"),
+        (LINE, {"x0": 1.0}, "x0 must be a vector of finite numbers"),
+        (LINE, {"x0": [math.nan, 1.0]}, "x0 must be a vector of finite numbers"),
+        (LINE, {"mu0": [0.0, 0.0]}, "mu0 must have a multiplier a constraint, 1, but 2 came"),
+        (LINE, {"times": [0.0, math.inf]}, "times must be at least two rising"),
+        (Problem(f=LINE.f, h=lambda x: x.sum()), {}, "h must return the violations as a vector"),
+        (Problem(f=lambda x: x, h=LINE.h), {}, "f must return a scalar"),
+        (Problem(f=lambda x: x.log().sum(), h=LINE.h), {}, "f and h must be finite at x0"),
+    ],
+)
+def test_bad_problems_and_starts_are_refused(solve, problem, change, message):
+    with pytest.raises(ValueError, match=message):
+        solve(problem, **{"x0": [1.0, 0.0], "ki": 1.0, "kp": 1.0, "times": [0.0, 1.0], **change})

@@ -77,3 +77,8 @@ def test_the_two_optimizers_walk_together(gains):
 def test_a_gain_that_is_not_finite_is_refused_by_name():
     with pytest.raises(ValueError, match="kp=nan is no gain"):
         as_momentum(1.0, math.nan, 0.5)
+
+
+@pytest.mark.parametrize("gains", [(-1.0, 0.2, 0.5), (1.0, 0.5, -2.0), (-1.0, 0.0, 0.0)])
+def test_what_the_momentum_optimizer_refuses_is_no_method(gains):
+    assert as_momentum(*gains) is None

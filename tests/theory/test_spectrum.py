@@ -178,3 +178,63 @@ def test_bad_gains_are_refused():
         critical_points(1.0, 0.0, 1.0)
     with pytest.raises(ValueError, match="a is zero"):
         critical_kp(torch.eye(2), torch.zeros(1, 2), 1.0)
+
+
+def test_slow_eigenvalues_of_a_stiff_program_count():
+    h, a = [[1e7, 0.0], [0.0, 1.0]], [[0.0, 1.0]]
+    # Of the second variable alone: lambda^2 - 4 lambda + 1 = 0, which grows at 2 -+ sqrt(3).
+    assert regime(h, a, 1.0, -5.0) is Regime.DIVERGENT
+    assert decay_rate(h, a, 1.0, -5.0) == pytest.approx(-2 - math.sqrt(3), rel=1e-6)
+    assert len(modes(h, a, 1.0, -5.0)) == 3
+    assert regime(h, a, 1.0, 0.0) is Regime.UNDERDAMPED
+    assert regime(h, a, 1.0, 8.0) is Regime.OVERDAMPED
+    assert decay_rate(h, a, 1.0, 0.0) == pytest.approx(0.5, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("h", "a"),
+    [
+        ([[1e7, 1.0], [1.0, 1.0]], [[0.0, 1.0]]),
+        ([[1e7, 0.0], [0.0, 1.0]], [[1.0, 1.0]]),
+        ([[1e7, 0.0], [0.0, 1.0]], [[1e-3, 1.0]]),
+        ([[1e5, 0.0], [0.0, 1e-5]], [[1.0, 1.0]]),
+        ([[1.0, 0.0], [0.0, 1.0]], [[1e3, 0.0], [0.0, 1e-2]]),
+    ],
+)
+def test_critical_kp_of_a_stiff_program_is_no_worse_than_a_plain_scan(h, a):
+    def slowest(kp):
+        hn, an = np.array(h), np.array(a)
+        u = np.block([[hn, an.T], [an @ (kp * hn - np.eye(2)), kp * an @ an.T]])
+        return np.linalg.eigvals(u).real.min()
+
+    sizes = np.logspace(-6, 9, 3001)
+    best = max(slowest(kp) for kp in np.concatenate([-sizes, [0.0], sizes]))
+    found = critical_kp(h, a, 1.0)
+    assert slowest(found) >= best * (1 - 1e-3)
+    assert slowest(found) > 0
+
+
+def test_zero_modes_are_counted_by_structure():
+    repeated = torch.tensor([[1.0, 0.0, 0.0], [2.0, 0.0, 0.0]])
+    h = torch.diag(torch.tensor([1.0, 1e-7, 0.0]))
+    # Of five, a repeated constraint and a flat direction without one stand still.
+    found = modes(h, repeated, 1.0, 0.0)
+    assert len(found) == 3
+    assert found[0].eigenvalue.real == pytest.approx(-1e-7, rel=1e-6)
+    assert len(modes(h, repeated, 0.0, 1.0)) == 2  # without ki, x' alone moves, and 1e-7 of it
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_gains_and_numbers_that_are_not_finite_are_refused(bad):
+    with pytest.raises(ValueError, match="h must be finite"):
+        critical_kp(bad, 1.0, 1.0)
+    with pytest.raises(ValueError, match="critical damping needs ki > 0, and finite"):
+        critical_kp(1.0, 1.0, bad)
+    with pytest.raises(ValueError, match="is no gain: it must be finite"):
+        regime(1.0, 1.0, 1.0, bad)
+
+
+def test_constraints_that_do_nothing_leave_the_variables_alone():
+    found = modes([[2.0, 0.0], [0.0, 3.0]], [[0.0, 0.0]], 1.0, 1.0)
+    assert [mode.eigenvalue.real for mode in found] == pytest.approx([-2.0, -3.0])
+    assert regime(0.0, 0.0, 1.0, 1.0) is Regime.UNDAMPED  # nothing moves

@@ -127,3 +127,17 @@ def test_bad_requests_are_refused():
         suggest_gains([x], lagrangian, loss, some, lr=0.1, steps=10)
     with pytest.raises(ValueError, match="the gradient of constraint 'line' is 0 on this batch"):
         suggest_gains([x], lagrangian, loss, {"line": torch.ones(1, dtype=torch.float64)}, lr=0.1, steps=10)
+
+
+def test_a_batch_or_a_model_that_cannot_be_measured_is_refused():
+    x = torch.tensor([0.3, 0.0], requires_grad=True)
+    lagrangian = nupi.Lagrangian({"sum": nupi.Equality()})
+    violations = {"sum": x.sum() - 1}
+    with pytest.raises(ValueError, match="loss is nan or infinite"):
+        suggest_gains([x], lagrangian, x.sum() * float("nan"), violations, lr=0.1, ki=0.4)
+    with pytest.raises(ValueError, match=r"violations\['sum'\] is nan or infinite"):
+        suggest_gains([x], lagrangian, x.sum(), {"sum": x.sum() / 0.0}, lr=0.1, ki=0.4)
+    frozen = torch.nn.Linear(2, 1).requires_grad_(False)
+    for model in ([], frozen):
+        with pytest.raises(ValueError, match="model has no parameter that requires a gradient"):
+            suggest_gains(model, lagrangian, x.sum(), violations, lr=0.1, ki=0.4)

@@ -62,6 +62,12 @@ def reproduce(
         chosen = [runner.find_target(name) for name in dict.fromkeys(names)]
     except runner.UnknownTargetError as unknown:
         raise typer.BadParameter(str(unknown), param_hint="TARGET") from None
+    try:
+        for target in chosen:
+            runner.check_writable(out / target.name)
+    except OSError as error:
+        typer.echo(f"--out {out}: cannot write there: {error.strerror}: {error.filename}", err=True)
+        raise typer.Exit(2) from None
 
     options = _options(executor_option or [])
     if options and executor == "local":

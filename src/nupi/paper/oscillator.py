@@ -147,7 +147,7 @@ def _draw(grid: list[float], values: torch.Tensor) -> Figure:
     growing, damped = critical_points(H, A, KI)
     for axes, part in ((real, values.real), (imaginary, values.imag)):
         _shade(axes, growing, damped)
-        for i, colour in ((0, "black"), (1, style.colour("nupi"))):
+        for i, colour in ((0, "black"), (1, "#5B3A8C")):
             axes.plot(grid, part[:, i], color=colour, linestyle=("-", "--")[i], label=rf"$\lambda_{i + 1}$")
         axes.axhline(0.0, color="0.4", linewidth=0.8)
         axes.axvline(0.0, color=style.colour("ga"), linewidth=1.0, label=r"gradient ascent, $\kappa_p = 0$")

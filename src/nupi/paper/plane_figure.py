@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 AREA = (-2.0, 2.0)  # of starts, in both directions
-# Which step sizes of gradient ascent reach the constrained optimum, as small + 2 large.
+# Which step sizes of gradient ascent reach the constrained optimum, as small + 2 large; in no method's colours.
 OUTCOMES = {
-    0: ("#E3E3E3", "neither"),
-    1: ("#E69F00", "0.005 alone"),
-    2: ("#0072B2", "0.01 alone,\nas in the paper"),
-    3: ("#A6CDE8", "both"),
+    0: ("#EDEDED", "neither"),
+    1: ("#DDCC77", "0.005 alone"),
+    2: ("#7E6BB0", "0.01 alone,\nas in the paper"),
+    3: ("#CFC6E3", "both"),
 }
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import json
+import tempfile
 import time
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
@@ -45,7 +46,13 @@ class Claim:
     holds: bool
 
     def __post_init__(self) -> None:
-        # A comparison of numpy or torch values gives their own booleans, which JSON does not know.
+        # A comparison of numpy or torch values gives their own booleans, which JSON does not know; what is no
+        # boolean was not compared, and a nan would count as true.
+        kind = str(getattr(self.holds, "dtype", type(self.holds).__name__))
+        if kind not in ("bool", "torch.bool") or getattr(self.holds, "ndim", 0) != 0:
+            raise TypeError(
+                f"holds={self.holds!r} of claim {self.claim!r} is no boolean: compare it with something"
+            )
         object.__setattr__(self, "holds", bool(self.holds))
 
 
@@ -105,9 +112,15 @@ def find_target(name: str) -> Target:
     known = all_targets()
     if name in known:
         return known[name]
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-    hint = f"did you mean {near[0]!r}?" if near else "there is none like it."
+    plain = {_plain(other): other for other in known}
+    near = difflib.get_close_matches(_plain(name), plain, n=1, cutoff=0.4)
+    hint = f"did you mean {plain[near[0]]!r}?" if near else "there is none like it."
     raise UnknownTargetError(f"no target is called {name!r}: {hint} `nupi list` shows them all.")
+
+
+def _plain(name: str) -> str:
+    """A name without what is easily got wrong in it: case, dashes, underscores and spaces."""
+    return name.casefold().translate(str.maketrans("", "", "-_ "))
 
 
 def nearest_scale(scales: Sequence[Scale], asked: Scale) -> Scale:
@@ -144,7 +157,8 @@ class Run:
             raise ValueError(f"name={name!r}: a figure's name starts with 'figure', as in 'figure-{name}'")
         path = self.out / f"{name}.png"
         part = path.with_suffix(".part")
-        fig.savefig(part, format="png", metadata={"Software": None})
+        for _ in self.progress([name], f"drawing {path.name}"):  # a large one takes seconds
+            fig.savefig(part, format="png", metadata={"Software": None})
         part.replace(path)
         fig.clear()
         return path
@@ -169,10 +183,17 @@ class Run:
         self.console.print(shown)
 
 
+def check_writable(folder: Path) -> None:
+    """Make the folder and write to it and take it back; an OSError says what is in the way."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder):
+        pass
+
+
 def reproduce(chosen: Target, asked: Scale, out: Path, console: Console) -> list[Claim]:
     """Run one target into `out`/<target>/, write its summary.json, print its claims and return them.
 
-    A run that fails leaves no summary.json behind, not even an older one: what is there is what was found.
+    A run that fails leaves no summary, results or figures of an earlier one behind: what is there, it found.
     """
     scale = nearest_scale(chosen.scales, asked)
     console.rule(escape(f"{chosen.name}: {chosen.about}"), align="left")
@@ -180,7 +201,8 @@ def reproduce(chosen: Target, asked: Scale, out: Path, console: Console) -> list
         console.print(f"{chosen.name} has no scale {asked!r}: using {scale!r}, the nearest it has.")
     run = Run(chosen.name, scale, out / chosen.name, console)
     path = run.out / "summary.json"
-    path.unlink(missing_ok=True)
+    for old in (path, run.out / "results.csv", *run.out.glob("figure*.png")):
+        old.unlink(missing_ok=True)
     started = time.perf_counter()
     with style.context():
         claims = chosen.function(run)

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ALPHA = 0.5
-POSITIVE, NEGATIVE = "#4C8FC4", "#D9734E"  # kp > 0 damps, kp < 0 excites
+POSITIVE, NEGATIVE = "#DDCC77", "#6B7280"  # kp > 0 damps, kp < 0 excites; no method's colours
+STEPS = 200
 PANELS = ((-1.0, 0.6), (-1.0, 0.25))  # the ranges of beta; the second is the paper's zoom
 
 
@@ -27,86 +28,104 @@ PANELS = ((-1.0, 0.6), (-1.0, 0.25))  # the ranges of beta; the second is the pa
     scales=("paper",),
 )
 def sheet(run: Run) -> list[Claim]:
-    """Theorem 1 as a picture, checked by running the optimizers it equates."""
-    curves = _curves()
+    """Theorem 1 as a picture, and the gains that runs of the momentum optimizers turn out to have."""
+    curves = _curves(run)
     run.results(curves)
     run.figure(_draw())
 
     polyak, nesterov = (curves[curves["method"] == name] for name in ("Polyak", "Nesterov"))
-    moving = polyak[polyak["beta"].abs() > 1e-12]
-    opposite = bool((moving["kp"] * moving["beta"] < 0).all())
-    greatest = float(nesterov["kp"].max())
-    together = float(abs(polyak["ki"].to_numpy() - nesterov["ki"].to_numpy()).max())
-    apart = max(_difference(beta, gamma) for beta in (-0.9, -0.4, 0.3, 0.8) for gamma in (0.0, 1.0))
-    found, of, damping = _share_of_momentum()
+    moving = polyak[polyak["beta"].abs() > 1e-9]
+    opposite = int((moving["fitted_kp"] * moving["beta"] < 0).sum())
+    greatest = float(nesterov.loc[nesterov["beta"].abs() > 1e-9, "fitted_kp"].max())
+    together = float(abs(polyak["fitted_ki"].to_numpy() - nesterov["fitted_ki"].to_numpy()).max())
+    apart = float(curves["apart"].max())
+    off = max(float((curves[f"fitted_{name}"] - curves[name]).abs().max()) for name in ("ki", "kp"))
+    some, named, of = _share_of_momentum()
     return [
         Claim(
             "Polyak's kp has the sign opposite to its momentum's",
             "beta > 0: kp < 0, and the reverse",
-            f"for all {len(moving)} values of beta in [-1, 0.6]" if opposite else "not for all",
-            opposite,
-        ),
-        Claim("Nesterov's kp is never positive", "kp <= 0", f"greatest kp {greatest:.1e}", greatest <= 0.0),
-        Claim(
-            "both have the same ki", "ki = alpha / (1 - beta)", f"apart by {together:.0e}", together < 1e-12
+            f"fitted to {len(moving)} runs of UnifiedMomentum, beta in (-1, 0.6]: so in {opposite}",
+            opposite == len(moving),
         ),
         Claim(
-            "nuPI with these gains is the momentum method",
+            "Nesterov's kp is never positive",
+            "kp <= 0",
+            f"greatest kp fitted to {len(nesterov) - 1} runs with beta != 0: {greatest:.1e}",
+            greatest < 0.0,
+        ),
+        Claim(
+            "runs of both have the same ki",
+            "ki = alpha / (1 - beta)",
+            f"fitted to either's runs, apart by {together:.0e}",
+            together < 1e-9,
+        ),
+        Claim(
+            "every such run is a run of nuPI, with the gains of the theorem",
             "Theorem 1",
-            f"multipliers of the two optimizers apart by {apart:.0e} over 200 steps",
-            apart < 1e-9,
+            f"multipliers apart by {apart:.0e} over {STEPS} steps, fitted gains and the theorem's by {off:.0e}",
+            apart < 1e-9 and off < 1e-9,
         ),
         Claim(
             "most gains are no momentum method's",
             "a limited surface",
-            f"of {of} random gains {found} are Polyak's or Nesterov's; with nu, kp > 0 {damping} are any's",
-            found == 0 and damping == 0,
+            f"of {of} random gains {some / of:.1%} are those of some (alpha, beta, gamma); of Polyak's and "
+            f"Nesterov's own surfaces, {named}",
+            some < of / 2 and named == 0,
         ),
     ]
 
 
-def _curves() -> pd.DataFrame:
-    """Polyak's and Nesterov's gains for alpha = 1/2 along beta."""
+def _curves(run: Run) -> pd.DataFrame:
+    """Polyak's and Nesterov's gains for alpha = 1/2 along beta: the theorem's, and those fitted to runs."""
     import pandas as pd
 
     rows = []
     for name, gamma in (("Polyak", 0.0), ("Nesterov", 1.0)):
-        for beta in torch.linspace(-1.0, 0.6, 161, dtype=torch.float64).tolist():
-            gains = nupi.as_nupi(ALPHA, beta, gamma)
-            rows.append({"method": name, "alpha": ALPHA, "beta": beta, **gains})
+        betas = torch.linspace(-0.99, 0.6, 160, dtype=torch.float64)
+        ki, kp, apart = _fit(run, betas, gamma, f"runs of {name}'s method")
+        for i, beta in enumerate(betas.tolist()):
+            found = {"fitted_ki": float(ki[i]), "fitted_kp": float(kp[i]), "apart": float(apart[i])}
+            theorem = nupi.as_nupi(ALPHA, beta, gamma)
+            rows.append({"method": name, "alpha": ALPHA, "beta": beta, **theorem, **found})
     return pd.DataFrame(rows)
 
 
-def _difference(beta: float, gamma: float, steps: int = 200) -> float:
-    """How far UnifiedMomentum and NuPI with Theorem 1's gains get from one another on the same errors."""
-    thetas = [torch.zeros(4, dtype=torch.float64) for _ in range(2)]
-    pair = (
-        nupi.UnifiedMomentum([thetas[0]], lr=ALPHA, beta=beta, gamma=gamma),
-        nupi.NuPI([thetas[1]], **nupi.as_nupi(ALPHA, beta, gamma), init="ema"),
+def _fit(
+    run: Run, betas: torch.Tensor, gamma: float, what: str
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The (ki, kp) with which NuPI at nu = beta comes closest to UnifiedMomentum, and how far off it stays.
+
+    NuPI's multipliers are ki times those of (1, 0) plus kp times those of (0, 1), so least squares finds both.
+    """
+    thetas = [torch.zeros_like(betas) for _ in range(3)]
+    optimizers = (
+        nupi.UnifiedMomentum([thetas[0]], lr=ALPHA, beta=betas, gamma=gamma),
+        nupi.NuPI([thetas[1]], ki=1.0, kp=0.0, nu=betas, init="ema"),
+        nupi.NuPI([thetas[2]], ki=0.0, kp=1.0, nu=betas, init="ema"),
     )
     generator = torch.Generator().manual_seed(0)
-    apart = 0.0
-    for _ in range(steps):
-        error = torch.randn(4, generator=generator, dtype=torch.float64)
-        for theta, optimizer in zip(thetas, pair, strict=True):
+    paths = []
+    for _ in run.progress(range(STEPS), what):
+        error = torch.randn(len(betas), generator=generator, dtype=torch.float64)
+        for theta, optimizer in zip(thetas, optimizers, strict=True):
             theta.grad = error.clone()
             optimizer.step()
-        apart = max(apart, float((thetas[0] - thetas[1]).abs().max()))
-    return apart
+        paths.append(torch.stack(thetas, dim=-1))
+    momentum, basis = torch.stack(paths, dim=1).split([1, 2], dim=-1)  # (betas, steps, 1) and (..., 2)
+    gains = torch.linalg.lstsq(basis, momentum).solution
+    apart = (basis @ gains - momentum).abs().amax(dim=(1, 2))
+    return gains[:, 0, 0], gains[:, 1, 0], apart
 
 
 def _share_of_momentum(count: int = 10_000) -> tuple[int, int, int]:
-    """Of random gains: how many are Polyak's or Nesterov's, of how many; and any's with kp, nu > 0."""
+    """Of random gains: how many are some momentum method's, how many Polyak's or Nesterov's, and of how many."""
     generator = torch.Generator().manual_seed(0)
     draws = torch.rand(count, 3, generator=generator, dtype=torch.float64)
     low, high = torch.tensor([0.0, -2.0, -1.0]), torch.tensor([2.0, 2.0, 0.9])  # ki, kp, nu
-    named = damping = 0
-    for ki, kp, nu in (low + draws * (high - low)).tolist():
-        method = as_momentum(ki, kp, nu)
-        if method is not None:
-            named += method.name in ("Polyak", "Nesterov")
-            damping += nu > 0 and kp > 0
-    return named, count, damping
+    methods = [as_momentum(*gains) for gains in (low + draws * (high - low)).tolist()]
+    known = [method.name for method in methods if method is not None]
+    return len(known), sum(name in ("Polyak", "Nesterov") for name in known), count
 
 
 def _draw() -> Figure:

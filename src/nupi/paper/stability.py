@@ -29,9 +29,8 @@ def stability(run: Run) -> list[Claim]:
     ki, kp = _grid(12, 13)
     regions = {scheme: stability_region(H, A, lr=LR, ki=ki, kp=kp, scheme=scheme) for scheme in SCHEMES}
     shrank = {scheme: _run(run, ki, kp, scheme) for scheme in SCHEMES}
-    run.figure(_draw(ki, kp, shrank), "figure-discrete")
-
     clear = {scheme: (radius - 1).abs() > NEAR for scheme, radius in regions.items()}
+    run.figure(_draw(ki, kp, shrank, clear), "figure-discrete")
     agree = sum(int(((regions[s] < 1) == shrank[s])[clear[s]].sum()) for s in SCHEMES)
     total = sum(int(clear[s].sum()) for s in SCHEMES)
     fine = [stability_region(H, A, lr=LR, ki=FINE[0], kp=FINE[1], scheme=scheme) for scheme in SCHEMES]
@@ -83,13 +82,22 @@ def _run(run: Run, ki: torch.Tensor, kp: torch.Tensor, scheme: Scheme, steps: in
     return (last < first).reshape(len(ki), len(kp))
 
 
-def _draw(ki: torch.Tensor, kp: torch.Tensor, shrank: dict[Scheme, torch.Tensor]) -> Figure:
-    fig = style.figure(9.0, 3.8)
+def _draw(
+    ki: torch.Tensor,
+    kp: torch.Tensor,
+    shrank: dict[Scheme, torch.Tensor],
+    clear: dict[Scheme, torch.Tensor],
+) -> Figure:
+    fig = style.figure(9.0, 3.9)
     for axes, scheme in zip(fig.subplots(1, 2, sharey=True), SCHEMES, strict=True):
         drawn = _draw_region(axes, scheme)
-        for converged, face in ((True, "#F0E442"), (False, "white")):
-            at = (shrank[scheme] == converged).nonzero()
-            label = "optimizers converge" if converged else "optimizers diverge"
+        dots = (
+            (clear[scheme] & shrank[scheme], "#F0E442", "optimizers converge"),
+            (clear[scheme] & ~shrank[scheme], "white", "optimizers diverge"),
+            (~clear[scheme], "0.6", f"undecided: radius within {NEAR:g} of 1"),
+        )
+        for those, face, label in dots:
+            at = those.nonzero()
             axes.plot(
                 ki[at[:, 0]], kp[at[:, 1]], "o", markersize=4, color=face, markeredgecolor="black", label=label,
                 markeredgewidth=0.7,
@@ -97,7 +105,7 @@ def _draw(ki: torch.Tensor, kp: torch.Tensor, shrank: dict[Scheme, torch.Tensor]
         axes.set(title=f"{scheme} updates, primal step {LR:g}", xlabel=r"$\kappa_i$", xscale="log")
     fig.axes[0].set_ylabel(r"$\kappa_p$")
     fig.colorbar(drawn, ax=fig.axes, label="spectral radius: the factor a step")
-    fig.legend(*fig.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    fig.legend(*fig.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return fig
 
 
@@ -107,8 +115,8 @@ def _draw_region(axes: Axes, scheme: Scheme) -> ContourSet:
     levels = [0.0, 0.7, 0.8, 0.9, 0.95, 0.98, 1.0]
     colours = style.shades("nupi", len(levels) + 1)[-3::-1]  # dark is fast; without the darkest, for the dots
     drawn = axes.contourf(ki, kp, radius, levels=levels, colors=colours)
-    axes.contour(ki, kp, radius, levels=[1.0], colors=style.colour("ga"), linewidths=1.6)
-    axes.plot([], [], color=style.colour("ga"), linewidth=1.6, label="edge of stability")
+    axes.contour(ki, kp, radius, levels=[1.0], colors="black", linewidths=1.6)
+    axes.plot([], [], color="black", linewidth=1.6, label="edge of stability")
     critical = [critical_points(H, A, gain / LR)[1] for gain in ki.tolist()]
     axes.plot(
         ki, critical, color="#C2187A", linestyle="--", linewidth=1.4, label="critical damping of the flow"

@@ -12,12 +12,17 @@ order of the two lines is the scheme, as in a training loop.
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias, get_args
+import math
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import torch
 
 from nupi import rule
+from nupi.optim.checks import check_range, check_smoothing
 from nupi.theory.quadratic import Matrix, as_matrices
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 Scheme: TypeAlias = Literal["alternating", "simultaneous", "primal-first"]
 SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
@@ -53,6 +58,12 @@ def iteration_matrix(
     """
     if scheme not in SCHEMES:
         raise ValueError(f"scheme={scheme!r}: choose one of {', '.join(SCHEMES)}")
+    check_range("lr", lr, 0.0, math.inf, closed=False, fix="it is the step size of the primal SGD")
+    check_range("momentum", momentum, 0.0, 1.0, closed=True, fix="it is the momentum of the primal SGD")
+    check_smoothing("nu", nu)
+    for name, gain in (("ki", ki), ("kp", kp)):
+        if not bool(torch.as_tensor(gain).isfinite().all()):
+            raise ValueError(f"{name} must be finite, but {gain!r} came")
     hessian, constraint = as_matrices(h, a)
     c, n = constraint.shape
     integral, proportional = (torch.as_tensor(g, dtype=torch.float64)[..., None, None] for g in (ki, kp))
@@ -95,8 +106,8 @@ def stability_region(
     a: Matrix,
     *,
     lr: float,
-    ki: torch.Tensor,
-    kp: torch.Tensor,
+    ki: torch.Tensor | Sequence[float],
+    kp: torch.Tensor | Sequence[float],
     nu: float = 0.0,
     momentum: float = 0.0,
     scheme: Scheme = "alternating",
@@ -108,7 +119,11 @@ def stability_region(
         >>> stability_region(0.0, 1.0, lr=0.1, ki=torch.tensor([0.1]), kp=grid) < 1  # a bilinear game
         tensor([[False,  True]])
     """
+    along, across = (torch.as_tensor(gains, dtype=torch.float64) for gains in (ki, kp))
+    for name, gains in (("ki", along), ("kp", across)):
+        if gains.ndim != 1:
+            raise ValueError(f"{name} must be a list of gains, but its shape is {tuple(gains.shape)}")
     matrices = iteration_matrix(
-        h, a, lr=lr, ki=ki[:, None], kp=kp[None, :], nu=nu, momentum=momentum, scheme=scheme
+        h, a, lr=lr, ki=along[:, None], kp=across[None, :], nu=nu, momentum=momentum, scheme=scheme
     )
     return spectral_radius(matrices)

@@ -15,6 +15,7 @@ with x'(0) and mu'(0) as the flow gives them. kp multiplies mu', so it is a fric
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -113,12 +114,12 @@ def oscillator_start(
 
 def solve_flow(
     problem: Problem,
-    x0: torch.Tensor,
+    x0: torch.Tensor | Sequence[float],
     *,
     ki: float,
     kp: float,
     times: Sequence[float] | torch.Tensor,
-    mu0: torch.Tensor | None = None,
+    mu0: torch.Tensor | Sequence[float] | None = None,
     method: Method = "DOP853",
     tolerance: float = 1e-10,
 ) -> Trajectory:
@@ -140,8 +141,7 @@ def solve_flow(
         >>> run.x[-1]
         tensor([-1., -1.], dtype=torch.float64)
     """
-    x0 = x0.double()
-    mu0 = torch.zeros_like(problem.h(x0)) if mu0 is None else mu0.double()
+    x0, mu0 = _start(problem, x0, mu0, ki, kp)
     states = integrate(
         flow(problem, ki, kp, len(x0)), torch.cat([x0, mu0]), times, method=method, tolerance=tolerance
     )
@@ -150,18 +150,17 @@ def solve_flow(
 
 def solve_oscillator(
     problem: Problem,
-    x0: torch.Tensor,
+    x0: torch.Tensor | Sequence[float],
     *,
     ki: float,
     kp: float,
     times: Sequence[float] | torch.Tensor,
-    mu0: torch.Tensor | None = None,
+    mu0: torch.Tensor | Sequence[float] | None = None,
     method: Method = "DOP853",
     tolerance: float = 1e-10,
 ) -> Trajectory:
     """The same trajectory as `solve_flow`, from the second-order system."""
-    x0 = x0.double()
-    mu0 = torch.zeros_like(problem.h(x0)) if mu0 is None else mu0.double()
+    x0, mu0 = _start(problem, x0, mu0, ki, kp)
     start = oscillator_start(problem, ki, kp, x0, mu0)
     states = integrate(oscillator(problem, ki, kp, len(x0)), start, times, method=method, tolerance=tolerance)
     return _trajectory(problem, times, states[:, : len(start) // 2], len(x0))
@@ -179,7 +178,7 @@ def integrate(
     from scipy.integrate import solve_ivp
 
     at = torch.as_tensor(times, dtype=torch.float64)
-    if at.ndim != 1 or len(at) < 2 or not bool((at.diff() > 0).all()):
+    if at.ndim != 1 or len(at) < 2 or not bool((at.diff() > 0).all() & at.isfinite().all()):
         raise ValueError(f"times must be at least two rising numbers, but {times!r} came")
     solution = solve_ivp(
         lambda _, state: field(torch.from_numpy(state)).numpy(),
@@ -193,6 +192,45 @@ def integrate(
     if not solution.success:
         raise RuntimeError(f"{method} stopped at t={solution.t[-1]:.4g}: {solution.message}")
     return torch.from_numpy(solution.y).T.contiguous()
+
+
+def _start(
+    problem: Problem,
+    x0: torch.Tensor | Sequence[float],
+    mu0: torch.Tensor | Sequence[float] | None,
+    ki: float,
+    kp: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Both starts in double precision, without a graph, once everything that goes into a solver is checked."""
+    for name, gain in (("ki", ki), ("kp", kp)):
+        if not math.isfinite(gain):
+            raise ValueError(f"{name}={gain} is no gain: it must be finite")
+    x = _vector("x0", x0)
+    loss, violations = problem.f(x), problem.h(x)
+    if loss.ndim != 0:
+        raise ValueError(f"f must return a scalar, but at x0 its shape is {tuple(loss.shape)}; sum it")
+    if violations.ndim != 1:
+        raise ValueError(
+            f"h must return the violations as a vector, but at x0 its shape is {tuple(violations.shape)}; "
+            "end it with .reshape(-1)"
+        )
+    if not bool(loss.isfinite()) or not bool(violations.isfinite().all()):
+        raise ValueError(
+            f"f and h must be finite at x0, but they are {loss.item()} and {violations.tolist()}"
+        )
+    if mu0 is None:
+        return x, torch.zeros(len(violations), dtype=torch.float64)
+    mu = _vector("mu0", mu0)
+    if len(mu) != len(violations):
+        raise ValueError(f"mu0 must have a multiplier a constraint, {len(violations)}, but {len(mu)} came")
+    return x, mu
+
+
+def _vector(name: str, value: torch.Tensor | Sequence[float]) -> torch.Tensor:
+    vector = torch.as_tensor(value, dtype=torch.float64).detach()
+    if vector.ndim != 1 or len(vector) == 0 or not bool(vector.isfinite().all()):
+        raise ValueError(f"{name} must be a vector of finite numbers, but {value!r} came")
+    return vector
 
 
 def _trajectory(

@@ -37,7 +37,8 @@ class Momentum(NamedTuple):
 def as_momentum(ki: float, kp: float, nu: float, *, tolerance: float = 1e-9) -> Momentum | None:
     """The momentum method that nuPI with these gains and `init="ema"` is, or None where it is none.
 
-    With kp = 0 nu has no effect, and the method is gradient ascent.
+    With kp = 0 nu has no effect, and the method is gradient ascent. A negative ki, which would be a negative step
+    size, and a beta outside (-1, 1) are no method's: `UnifiedMomentum` refuses them.
 
     Args:
         ki: the integral gain.
@@ -54,10 +55,12 @@ def as_momentum(ki: float, kp: float, nu: float, *, tolerance: float = 1e-9) -> 
     for name, value in (("ki", ki), ("kp", kp), ("nu", nu)):
         if not math.isfinite(value):
             raise ValueError(f"{name}={value} is no gain: it must be finite")
+    if ki < 0.0:
+        return None
     if kp == 0.0:
         return Momentum(ki, 0.0, 0.0)
-    if nu == 0.0 or nu >= 1.0 or ki == 0.0:
-        return None  # kp != 0 needs a beta other than 0, a range of gamma that is not empty, and a step
+    if nu == 0.0 or not -1.0 < nu < 1.0 or ki == 0.0:
+        return None  # kp != 0 needs a beta other than 0 whose past is forgotten, and a step
     gamma = 1.0 / (1.0 - nu) + kp / (ki * nu)
     highest = max(1.0 / (1.0 - nu), 1.0)
     if not -tolerance <= gamma <= highest + tolerance:

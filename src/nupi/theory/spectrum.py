@@ -21,10 +21,11 @@ from typing import NamedTuple
 
 import torch
 
+from nupi.theory import moving
+from nupi.theory.moving import system_matrix as system_matrix
 from nupi.theory.quadratic import Matrix, as_matrices
 
-# Rounding splits a double eigenvalue by the square root of the machine's precision, and a bit more.
-TOLERANCE = 1e-6
+NEAR = 1e-3  # eigenvalues and eigenvectors this close are one, split by rounding
 
 
 class Regime(enum.Enum):
@@ -51,15 +52,6 @@ class Mode(NamedTuple):
     """The time of one oscillation; infinite without any."""
 
 
-def system_matrix(h: Matrix, a: Matrix, ki: float, kp: float) -> torch.Tensor:
-    """U, from the Hessian (n, n) and the constraint matrix (c, n), or two numbers for n = c = 1."""
-    hessian, constraint = as_matrices(h, a)
-    n = len(hessian)
-    steering = constraint @ (kp * hessian - ki * torch.eye(n, dtype=hessian.dtype))
-    top = torch.cat([hessian, constraint.T], dim=1)
-    return torch.cat([top, torch.cat([steering, kp * constraint @ constraint.T], dim=1)])
-
-
 def eigenvalues(h: Matrix, a: Matrix, ki: float, kp: float) -> torch.Tensor:
     """The eigenvalues of -U, slowest decay (or fastest growth) first.
 
@@ -74,8 +66,10 @@ def eigenvalues(h: Matrix, a: Matrix, ki: float, kp: float) -> torch.Tensor:
 
 def modes(h: Matrix, a: Matrix, ki: float, kp: float) -> list[Mode]:
     """Every eigenvalue with its damping ratio, settling time and period; zero eigenvalues are left out."""
-    moving = _moving(eigenvalues(h, a, ki, kp))
-    return [_mode(complex(value)) for value in moving.tolist()]
+    values = moving.eigenpairs(h, a, ki, kp)[0]
+    slowest_first = values[torch.argsort(values.real, descending=True, stable=True)]
+    clean = moving.without_rounding(slowest_first)
+    return [_mode(*both) for both in zip(slowest_first.tolist(), clean.tolist(), strict=True)]
 
 
 def regime(h: Matrix, a: Matrix, ki: float, kp: float) -> Regime:
@@ -83,36 +77,33 @@ def regime(h: Matrix, a: Matrix, ki: float, kp: float) -> Regime:
 
     Critical damping is where the slowest eigenvalue is double, nothing oscillates, and the two eigenvectors
     have become one (eigenvalues that merely coincide keep directions of their own). It is a single point:
-    within about 1e-6 of it in kp, rounding decides.
+    within about 1e-6 of it in kp, and more on a stiff problem, rounding decides.
 
     Example:
         >>> [regime(1.0, -1.0, ki=1.0, kp=kp).value for kp in (-4.0, -2.0, 0.0, 1.0, 2.0)]
         ['divergent', 'divergent with oscillation', 'underdamped', 'critically damped', 'overdamped']
     """
-    values, vectors = torch.linalg.eig(-system_matrix(h, a, ki, kp))
-    scale = values.abs().max().clamp(min=1e-300)
-    moves = values.abs() > TOLERANCE * scale
-    values, vectors = values[moves] / scale, vectors[:, moves]
+    values, vectors = moving.eigenpairs(h, a, ki, kp)
     if len(values) == 0:
         return Regime.UNDAMPED
-    oscillates = values.imag.abs() > TOLERANCE
-    slowest = values[values.real.argmax()]
-    if slowest.real > TOLERANCE:
-        growing = values.real > TOLERANCE
+    values = moving.without_rounding(values)
+    oscillates, slowest = values.imag != 0.0, values[values.real.argmax()]
+    if slowest.real > 0.0:
+        growing = values.real > 0.0
         return Regime.DIVERGENT_OSCILLATION if bool((oscillates & growing).any()) else Regime.DIVERGENT
-    if slowest.real > -TOLERANCE:
+    if slowest.real == 0.0:
         return Regime.UNDAMPED
     if bool(oscillates.any()):
         return Regime.UNDERDAMPED
-    directions = vectors[:, (values - slowest).abs() < TOLERANCE**0.5]
-    merged = bool(torch.linalg.svdvals(directions).min() < TOLERANCE**0.5)
+    directions = vectors[:, (values - slowest).abs() < NEAR * slowest.abs()]
+    merged = bool(torch.linalg.svdvals(directions).min() < NEAR)
     return Regime.CRITICALLY_DAMPED if merged else Regime.OVERDAMPED
 
 
 def decay_rate(h: Matrix, a: Matrix, ki: float, kp: float) -> float:
     """The rate at which the slowest moving direction decays: -max Re; negative when the system diverges."""
-    moving = _moving(eigenvalues(h, a, ki, kp))
-    return -float(moving.real.max()) if len(moving) else 0.0
+    values = moving.eigenpairs(h, a, ki, kp)[0]
+    return -float(values.real.max()) if len(values) else 0.0
 
 
 def critical_points(h: float, a: float, ki: float) -> tuple[float, float]:
@@ -125,6 +116,7 @@ def critical_points(h: float, a: float, ki: float) -> tuple[float, float]:
         (-3.0, 1.0)
     """
     _check_positive("ki", ki)
+    as_matrices(h, a)  # refuses what is not finite
     if a == 0.0:
         raise ValueError("a=0: the constraint does not depend on x, so no gain can damp it")
     spread = 2.0 * abs(a) * math.sqrt(ki)
@@ -142,6 +134,7 @@ def critical_kp(h: Matrix, a: Matrix, ki: float) -> float:
         >>> critical_kp([[1.0, 0.0], [0.0, 1.0]], [[3.0, 4.0]], ki=1.0)  # the slope is 5
         0.36
     """
+    _check_positive("ki", ki)
     if isinstance(h, (int, float)) and isinstance(a, (int, float)):
         return critical_points(h, a, ki)[1]
     return _fastest_kp(h, a, ki)
@@ -168,67 +161,63 @@ def damping_ratio_of(pair: torch.Tensor) -> float:
 
 
 def _fastest_kp(h: Matrix, a: Matrix, ki: float) -> float:
-    """Maximize the slowest rate: a scan, since it has several peaks, then a bounded search at the best."""
+    """Maximize the slowest rate: a scan, since it has several peaks, then a bounded search at the best few.
+
+    What comes back is the fastest of all that was tried, kp = 0 and each direction's own critical kp included.
+    """
     from scipy.optimize import minimize_scalar
 
-    _check_positive("ki", ki)
-    hessian, constraint = _felt(*as_matrices(h, a))
-    curvatures, slopes = torch.linalg.eigvalsh(hessian), torch.linalg.svdvals(constraint)
-    slopes = slopes[slopes > TOLERANCE * slopes.max()]
-    # Where one direction of each curvature and slope would be critical: the best for all is often among them.
-    ends = [critical_points(float(c), float(s), ki)[1] for c in curvatures[[0, -1]] for s in slopes[[0, -1]]]
-    margin = max(ends) - min(ends) + 2.0 * math.sqrt(ki) / float(slopes.max())
-    low, high = min(ends) - margin, max(ends) + margin
-
-    def rate(kp: float) -> float:
-        return decay_rate(hessian, constraint, ki, kp)
-
-    grid = torch.linspace(low, high, 401, dtype=torch.float64)
-    best = max(map(rate, grid.tolist()))
+    hessian, constraint = moving.felt(*as_matrices(h, a))
+    curvatures, alone = torch.diagonal(hessian), torch.linalg.vector_norm(constraint, dim=0)
+    slopes = torch.cat([torch.linalg.svdvals(constraint)[[0, -1]], alone[[0, -1]]])
+    # Where each direction alone would be critical: the best for all is often among them.
+    pairs = [*zip(curvatures, alone, strict=True), *((c, s) for c in curvatures for s in slopes)]
+    own = sorted({0.0, *(critical_points(float(c), float(s), ki)[1] for c, s in pairs)})
+    margin = 2.0 * math.sqrt(ki) / float(slopes.min())
+    # Below it the trace of U is negative, and something grows.
+    low = max(own[0] - margin, -float(curvatures.sum() / alone.square().sum()))
+    sizes = [abs(kp) for kp in own if kp] + [margin]
+    spread = _logspace(min(sizes) / 100.0, 10.0 * max(sizes))
+    grid = _sorted([torch.linspace(low, own[-1] + margin, 401).double(), spread, -spread, torch.tensor(own)])
+    best = float(moving.rates(hessian, constraint, ki, grid).max())
     # Beyond it a rate falls with ki / kp, so no kp much larger than ki / best can do better.
-    if best > 0.0 and 4.0 * ki / best > high > 0.0:
-        beyond = torch.logspace(math.log10(high), math.log10(4.0 * ki / best), 401, dtype=torch.float64)
-        grid = torch.cat([grid, beyond[1:]])
-    at = max(range(len(grid)), key=lambda i: rate(float(grid[i])))
-    around = (float(grid[max(at - 1, 0)]), float(grid[min(at + 1, len(grid) - 1)]))
-    found = minimize_scalar(
-        lambda kp: -rate(float(kp)), bounds=around, method="bounded", options={"xatol": 1e-12}
-    )
-    return max((float(found.x), float(grid[at])), key=rate)
+    if best > 0.0 and 4.0 * ki / best > grid[-1]:
+        grid = _sorted([grid, _logspace(float(grid[-1]), 4.0 * ki / best)])
+    rates = moving.rates(hessian, constraint, ki, grid)
+
+    def loss(kp: float) -> float:
+        return -float(moving.rates(hessian, constraint, ki, torch.tensor([kp], dtype=torch.float64)))
+
+    higher = torch.cat([torch.tensor([True]), rates[1:] >= rates[:-1]])
+    peaks = (higher & torch.cat([rates[:-1] >= rates[1:], torch.tensor([True])])).nonzero().flatten()
+    tried = grid[rates.argsort(descending=True)[:8]].tolist() + own
+    for at in peaks[rates[peaks].argsort(descending=True)[:4]].tolist():
+        around = (float(grid[max(at - 1, 0)]), float(grid[min(at + 1, len(grid) - 1)]))
+        tried.append(
+            float(minimize_scalar(loss, bounds=around, method="bounded", options={"xatol": 1e-12}).x)
+        )
+    fastest: float = min(tried, key=loss)
+    return fastest
 
 
-def _felt(hessian: torch.Tensor, constraint: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Both matrices on the smallest subspace that holds the constraints' gradients and that H keeps."""
-    basis = _orthonormal(constraint.T)
-    if basis.shape[1] == 0:
-        raise ValueError("a is zero: the constraints do not depend on x, so no gain can damp them")
-    while (wider := _orthonormal(torch.cat([basis, hessian @ basis], dim=1))).shape[1] > basis.shape[1]:
-        basis = wider
-    return basis.T @ hessian @ basis, constraint @ basis
+def _logspace(low: float, high: float) -> torch.Tensor:
+    return torch.logspace(math.log10(low), math.log10(high), 201, dtype=torch.float64)
 
 
-def _orthonormal(columns: torch.Tensor) -> torch.Tensor:
-    left, sizes, _ = torch.linalg.svd(columns, full_matrices=False)
-    kept: torch.Tensor = left[:, sizes > TOLERANCE * sizes.max()]
-    return kept
+def _sorted(parts: list[torch.Tensor]) -> torch.Tensor:
+    ascending: torch.Tensor = torch.cat([part.double() for part in parts]).unique()
+    return ascending
 
 
-def _mode(value: complex) -> Mode:
-    size = abs(value)
-    decay = -value.real if abs(value.real) > TOLERANCE * size else 0.0
-    turn = abs(value.imag) if abs(value.imag) > TOLERANCE * size else 0.0
+def _mode(value: complex, clean: complex) -> Mode:
     return Mode(
         eigenvalue=value,
-        damping_ratio=decay / size,
-        settling_time=math.log(50.0) / decay if decay > 0.0 else math.inf,
-        period=2.0 * math.pi / turn if turn > 0.0 else math.inf,
+        damping_ratio=-clean.real / abs(value),
+        settling_time=-math.log(50.0) / clean.real if clean.real < 0.0 else math.inf,
+        period=2.0 * math.pi / abs(clean.imag) if clean.imag else math.inf,
     )
-
-
-def _moving(values: torch.Tensor) -> torch.Tensor:
-    return values[values.abs() > TOLERANCE * values.abs().max()]
 
 
 def _check_positive(name: str, value: float) -> None:
-    if not value > 0.0:
-        raise ValueError(f"{name}={value}: critical damping needs {name} > 0")
+    if not 0.0 < value < math.inf:
+        raise ValueError(f"{name}={value}: critical damping needs {name} > 0, and finite")

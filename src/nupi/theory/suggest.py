@@ -84,13 +84,20 @@ def suggest_gains(
     if (steps is None) == (ki is None):
         raise ValueError(f"give either steps or ki, but steps={steps} and ki={ki} came")
     for name, value in (("lr", lr), ("steps", steps), ("ki", ki)):
-        if value is not None and not value > 0.0:
-            raise ValueError(f"{name}={value} must be positive")
+        if value is not None and not 0.0 < value < math.inf:
+            raise ValueError(f"{name}={value} must be positive and finite")
     if not 0.0 <= momentum < 1.0:
         raise ValueError(f"momentum={momentum} must be in [0, 1), as SGD's is")
     parameters = [
         p for p in (model.parameters() if isinstance(model, torch.nn.Module) else model) if p.requires_grad
     ]
+    if not parameters:
+        raise ValueError("model has no parameter that requires a gradient; unfreeze what is to be trained")
+    for name, measure in (("loss", loss), *((f"violations[{key!r}]", v) for key, v in violations.items())):
+        if isinstance(measure, torch.Tensor) and not bool(measure.isfinite().all()):
+            raise ValueError(
+                f"{name} is nan or infinite on this batch, and so would the gains be; take another"
+            )
     eta = lr / (1.0 - momentum)
     slopes = _gradients(lagrangian(loss, violations), parameters, create_graph=True)
     suggestions = {}
