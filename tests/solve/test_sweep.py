@@ -1,3 +1,4 @@
+import itertools
 import math
 import re
 from functools import partial
@@ -10,6 +11,7 @@ import nupi
 from nupi.solve.progress import Bar
 
 SGD = partial(torch.optim.SGD, lr=0.05, momentum=0.8)
+X0 = torch.zeros(2, dtype=torch.float64)
 
 
 def sweep(problem=None, **arguments):
@@ -235,3 +237,11 @@ def test_bad_input_is_refused_before_any_step(change, error, words):
 def test_a_function_that_cannot_be_batched_says_what_to_do():
     with pytest.raises(ValueError, match=r"cannot be batched.*minimize"):
         sweep(inequality=lambda x: x - x.sum().item())
+
+
+def test_a_function_of_more_than_x_is_refused():
+    calls = itertools.count(1)
+    with pytest.raises(ValueError, match="inequality 'inequality' gave two values at x0"):
+        sweep(inequality=lambda x: x.sum() - next(calls))
+    with pytest.raises(ValueError, match="the objective gave two values at x0"):
+        sweep(Known(lambda x: x.sum() + torch.rand(()).double(), X0, inequality=lambda x: x))

@@ -48,8 +48,13 @@ def sweep(
     """Solve one problem once for every point of a grid of dual methods and gains.
 
     The functions are those of `minimize`: they take one x and know nothing of the grid. All runs advance
-    together, on the kernels of the dual optimizers, and give what `minimize` gives one at a time with the
-    same arguments, up to rounding. A run that diverges to inf or nan disturbs no other.
+    together, on the kernels of the dual optimizers, and give what `minimize` with tol=None gives one at a
+    time with the same arguments, up to rounding. (With a tol, `minimize` stops as soon as it is met; a sweep
+    takes all steps.) A run that diverges to inf or nan disturbs no other.
+
+    The functions are traced into tensor operations: their Python code runs a few times at the start and not
+    at every step. They have to be functions of x: state that changes between calls is refused where a second
+    call at x0 shows it.
 
     Args:
         objective: x to a scalar tensor.
