@@ -260,6 +260,13 @@ def square(x: torch.Tensor) -> torch.Tensor:
         ({"tol": -1.0}, ValueError, "tol must be a positive number"),
         ({"history": "x"}, TypeError, r"use \['x'\]"),
         ({"history": ["lambda"]}, ValueError, "cannot record 'lambda'"),
+        ({"history": None}, TypeError, r"history must be a list.*None came; use \[\]"),
+        ({"history": 3}, TypeError, "history must be a list.*3 came"),
+        ({"restart": "yes"}, TypeError, "restart must be True or False, but 'yes' came"),
+        ({"x0": torch.zeros(0)}, ValueError, "x0 is empty"),
+        ({"x0": {1: X0}}, TypeError, r"x0\[1\]: the names in x0 must be strings"),
+        ({"primal": torch.optim.LBFGS}, TypeError, "primal: LBFGS evaluates its objective several times"),
+        ({"ki": None, "dual": torch.optim.LBFGS}, TypeError, "dual: LBFGS evaluates its objective"),
         ({"callback": 3}, TypeError, "callback must be a function"),
     ],
 )
@@ -275,3 +282,15 @@ def test_a_single_run_has_a_frame_of_one_row():
     frame = found.frame(norm=found.x.norm())
     assert frame["status"].tolist() == ["budget spent"]
     assert frame["norm"].item() == found.x.norm().item()
+
+
+@pytest.mark.parametrize(
+    ("later", "error", "words"),
+    [
+        (lambda _: 0.0, TypeError, "'inequality' returned a tensor at x0, but a float later"),
+        (lambda x: x.sum(), ValueError, r"'inequality' returned shape \(2,\) at x0, but \(\) later"),
+    ],
+)
+def test_a_constraint_that_changes_what_it_returns_is_named(later, error, words):
+    with pytest.raises(error, match=words):
+        nupi.minimize(square, X0, inequality=lambda x: later(x) if x.sum() > 0.1 else 1 - x, ki=0.1)

@@ -10,7 +10,7 @@ import torch
 from nupi.constraints import Equality, Inequality
 from nupi.lagrangian import Lagrangian
 from nupi.optim.nupi import NuPI
-from nupi.solve.checks import check_run
+from nupi.solve.checks import check_run, check_switch
 from nupi.solve.methods import DEFAULT_PRIMAL, Factory, make_optimizer
 from nupi.solve.problem import Constraints, Function, Point, Problem
 from nupi.solve.solution import History, Residuals, Solution, Status
@@ -94,6 +94,7 @@ def minimize(
     """
     problem = Problem(objective, x0, inequality, equality)
     check_run(steps, tol, history, every)
+    check_switch("restart", restart)
     if callback is not None and not callable(callback):
         raise TypeError(f"callback must be a function of a Step, but a {type(callback).__name__} came")
     loop = _Loop(problem, _dual_factory(ki, kp, nu, dual), primal or DEFAULT_PRIMAL, restart=restart)

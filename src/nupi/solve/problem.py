@@ -125,6 +125,12 @@ def _checked_start(x0: Point) -> dict[str, torch.Tensor]:
     first = next(iter(leaves.values()))
     for name, leaf in leaves.items():
         label = "x0" if leaves is not x0 else f"x0[{name!r}]"
+        if not isinstance(name, str):
+            raise TypeError(f"{label}: the names in x0 must be strings, but {name!r} came; use {str(name)!r}")
+        if leaf.numel() == 0:
+            raise ValueError(
+                f"{label} is empty, shape {tuple(leaf.shape)}: there is nothing to move; leave it out"
+            )
         if not leaf.is_floating_point():
             raise TypeError(f"{label} is {leaf.dtype}, but gradients need floating point; add .double()")
         if leaf.dtype.itemsize < torch.float32.itemsize:
