@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from nupi.solve.problem import Problem
 
 
+class AnotherSweepError(ValueError):
+    """A directory given for a checkpoint holds another sweep's."""
+
+
 class Checkpoint:
     """A directory of chunks, or nothing at all if `directory` is None.
 
@@ -88,9 +92,9 @@ class Checkpoint:
             raise self._another(path)
         return kept
 
-    def _another(self, path: Path | None = None) -> ValueError:
+    def _another(self, path: Path | None = None) -> AnotherSweepError:
         where = "" if path is None else f" in {path.name}"
-        return ValueError(
+        return AnotherSweepError(
             f"checkpoint={str(self.directory)!r} holds another sweep{where}: its problem, grid or options "
             "are not the same; give each sweep a directory of its own, or delete this one"
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -66,4 +66,8 @@ def _number(name: object, value: Any) -> Any:
 
 def _identity(value: Any) -> object:
     """Equal for values that make the same setting: 1 and 1.0 do, but True is no number here."""
-    return (isinstance(value, bool), value) if isinstance(value, Hashable) else repr(value)
+    try:
+        hash(value)
+    except TypeError:
+        return repr(value)
+    return isinstance(value, bool), value
