@@ -118,7 +118,7 @@ def _claims(curves: pd.DataFrame, mapped: pd.DataFrame) -> list[Claim]:
             all(number),
         ),
         Claim(
-            "from one kp to the next neither end of the range of converging ki falls, and its upper end rises",
+            "from one kp to the next neither end of the range of converging ki falls; the upper end rises over all",
             "higher ki",
             f"from {' '.join(f'{size:.2g}' for size in lowest)} "
             f"to {' '.join(f'{size:.2g}' for size in highest)} at kp = {named}",
