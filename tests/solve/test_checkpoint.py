@@ -81,6 +81,77 @@ def test_another_sweep_is_refused(tmp_path, change):
     assert sorted((path.name, path.stat().st_mtime_ns) for path in tmp_path.iterdir()) == before
 
 
+def test_chunks_without_a_label_are_known_by_what_they_hold(tmp_path, monkeypatch):
+    whole = run(tmp_path)
+    (tmp_path / "sweep.json").unlink()
+    with pytest.raises(ValueError, match=r"holds another sweep in chunk-00000.pt"):
+        run(tmp_path, level=1.5)
+    (tmp_path / "sweep.json").write_text("")
+    ran = count_runs(monkeypatch)
+    again = run(tmp_path)
+    assert ran == []
+    assert torch.equal(whole.multipliers["inequality"], again.multipliers["inequality"])
+
+
+def test_a_chunk_of_another_sweep_is_refused(tmp_path):
+    run(tmp_path / "one")
+    run(tmp_path / "two", level=1.5)
+    (tmp_path / "two" / "chunk-00001.pt").replace(tmp_path / "one" / "chunk-00001.pt")
+    with pytest.raises(ValueError, match=r"another sweep in chunk-00001.pt"):
+        run(tmp_path / "one")
+
+
+@pytest.mark.parametrize("damage", ["copied", "truncated", "empty"])
+def test_a_damaged_chunk_is_run_again_and_said_so(tmp_path, monkeypatch, damage):
+    whole = run(tmp_path)
+    first, second = (tmp_path / f"chunk-0000{i}.pt" for i in (0, 1))
+    data = first.read_bytes()
+    second.write_bytes({"copied": data, "truncated": data[: len(data) // 2], "empty": b""}[damage])
+    ran = count_runs(monkeypatch)
+    with pytest.warns(RuntimeWarning, match=r"chunk-00001.pt .* computed again"):
+        again = run(tmp_path)
+    assert ran == [2]
+    assert torch.equal(whole.multipliers["inequality"], again.multipliers["inequality"])
+    run(tmp_path)
+    assert ran == [2]
+
+
+def scaled_gradient(scale):
+    class Bent(torch.autograd.Function):
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(x):
+            return x.clone()
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            pass
+
+        @staticmethod
+        def backward(_ctx, gradient):
+            return scale * gradient
+
+    return lambda x: Bent.apply(x).square().sum()
+
+
+def test_a_gradient_of_ones_own_is_part_of_the_sweep(tmp_path):
+    def bent(scale):
+        return nupi.sweep(
+            scaled_gradient(scale),
+            torch.zeros(2, dtype=torch.float64),
+            inequality=lambda x: 1 - x.sum(),
+            grid={"ki": [0.1]},
+            steps=5,
+            checkpoint=tmp_path,
+        )
+
+    first = bent(1.0)
+    assert torch.equal(bent(1.0).x, first.x)
+    with pytest.raises(ValueError, match="holds another sweep"):
+        bent(2.0)
+
+
 KILLED = """
 import sys, torch, nupi
 from functools import partial

@@ -160,6 +160,42 @@ def test_a_run_that_blows_up_says_so():
     assert found.steps < 2000
 
 
+def test_a_function_that_cannot_be_batched_is_solved_all_the_same():
+    def branching(x):
+        return x.square().sum() if x.sum() < 9 else x.sum()
+
+    found = nupi.minimize(
+        branching, torch.zeros(2).double(), inequality=lambda x: 1 - x.sum(), ki=0.1, kp=1.0, tol=1e-8
+    )
+    assert found.status == nupi.Status.CONVERGED
+    torch.testing.assert_close(found.x, torch.full((2,), 0.5).double(), rtol=0, atol=1e-7)
+    assert found.residuals.worst.item() <= 1e-8
+
+
+@pytest.mark.parametrize("solver", ["minimize", "sweep"])
+@pytest.mark.parametrize(
+    ("objective", "start", "equality", "lr", "steps"),
+    [
+        (lambda x: x.log().sum(), 1.0, lambda x: (x + 2).sum(), 0.01, 4000),
+        (lambda x: -x.square().sum(), 1e150, lambda x: 1e-300 * x.sum(), 500.0, 5),
+    ],
+    ids=["outside its domain", "overflowing"],
+)
+def test_a_point_whose_objective_is_not_finite_has_not_converged(
+    solver, objective, start, equality, lr, steps
+):
+    x0 = torch.tensor([start], dtype=torch.float64)
+    primal = partial(torch.optim.SGD, lr=lr, momentum=0.9)
+    options = {"equality": equality, "primal": primal, "steps": steps, "tol": 1e-6}
+    if solver == "minimize":
+        found = nupi.minimize(objective, x0, ki=0.05, kp=3.0, **options)
+    else:
+        found = nupi.sweep(objective, x0, grid={"ki": [0.05], "kp": [3.0]}, **options).at(ki=0.05, kp=3.0)
+    assert bool(torch.isfinite(found.x).all())
+    assert not bool(torch.isfinite(found.objective))
+    assert found.status == nupi.Status.DIVERGED
+
+
 def test_a_constant_objective_asks_for_any_feasible_point():
     found = nupi.minimize(
         lambda _: torch.zeros((), dtype=torch.float64),
@@ -224,6 +260,13 @@ def square(x: torch.Tensor) -> torch.Tensor:
         ({"tol": -1.0}, ValueError, "tol must be a positive number"),
         ({"history": "x"}, TypeError, r"use \['x'\]"),
         ({"history": ["lambda"]}, ValueError, "cannot record 'lambda'"),
+        ({"history": None}, TypeError, r"history must be a list.*None came; use \[\]"),
+        ({"history": 3}, TypeError, "history must be a list.*3 came"),
+        ({"restart": "yes"}, TypeError, "restart must be True or False, but 'yes' came"),
+        ({"x0": torch.zeros(0)}, ValueError, "x0 is empty"),
+        ({"x0": {1: X0}}, TypeError, r"x0\[1\]: the names in x0 must be strings"),
+        ({"primal": torch.optim.LBFGS}, TypeError, "primal: LBFGS evaluates its objective several times"),
+        ({"ki": None, "dual": torch.optim.LBFGS}, TypeError, "dual: LBFGS evaluates its objective"),
         ({"callback": 3}, TypeError, "callback must be a function"),
     ],
 )
@@ -239,3 +282,15 @@ def test_a_single_run_has_a_frame_of_one_row():
     frame = found.frame(norm=found.x.norm())
     assert frame["status"].tolist() == ["budget spent"]
     assert frame["norm"].item() == found.x.norm().item()
+
+
+@pytest.mark.parametrize(
+    ("later", "error", "words"),
+    [
+        (lambda _: 0.0, TypeError, "'inequality' returned a tensor at x0, but a float later"),
+        (lambda x: x.sum(), ValueError, r"'inequality' returned shape \(2,\) at x0, but \(\) later"),
+    ],
+)
+def test_a_constraint_that_changes_what_it_returns_is_named(later, error, words):
+    with pytest.raises(error, match=words):
+        nupi.minimize(square, X0, inequality=lambda x: later(x) if x.sum() > 0.1 else 1 - x, ki=0.1)

@@ -1,3 +1,4 @@
+import itertools
 import math
 import re
 from functools import partial
@@ -10,6 +11,7 @@ import nupi
 from nupi.solve.progress import Bar
 
 SGD = partial(torch.optim.SGD, lr=0.05, momentum=0.8)
+X0 = torch.zeros(2, dtype=torch.float64)
 
 
 def sweep(problem=None, **arguments):
@@ -46,6 +48,10 @@ def test_at_picks_by_value_and_survives_rounding():
     assert point.shape == ()
     assert point.status == nupi.Status.BUDGET_SPENT
     assert "budget spent, 50 steps" in repr(point)
+    coarse = sweep(grid={"ki": torch.logspace(-2, -1, 3)})
+    assert coarse.at(ki=0.1).settings[0]["ki"] == pytest.approx(0.1)
+    near = sweep(grid={"ki": [0.1, 0.1 + 1e-9]})
+    assert near.at(ki=0.1 + 1e-9).settings == ({"ki": 0.1 + 1e-9},)
     with pytest.raises(KeyError, match="no axis is called 'nu'"):
         found.at(nu=0.0)
     with pytest.raises(KeyError, match=r"ki=0.3 is not on its axis"):
@@ -62,6 +68,10 @@ def test_frame_has_a_row_per_setting_and_the_columns_asked_for():
     assert set(frame["status"]) <= {"converged", "budget spent"}
     with pytest.raises(ValueError, match="column 'distance' has shape"):
         found.frame(distance=distance[0])
+    assert found.frame(row=[[1, 2], [3, 4], [5, 6]])["row"].tolist() == [1, 2, 3, 4, 5, 6]
+    for name in ("status", "ki", "objective"):
+        with pytest.raises(ValueError, match=f"has a column '{name}' already"):
+            found.frame(**{name: distance})
 
 
 def test_a_union_of_grids_has_one_axis_and_none_where_a_gain_does_not_apply():
@@ -200,6 +210,18 @@ def test_the_bar_waits_a_second_and_ends_its_line(capsys, monkeypatch):
         ({"grid": {"ki": 0.1}}, TypeError, r"axis 'ki' of the grid must be a list.*use \[\.\.\.\]"),
         ({"grid": {"ki": []}}, ValueError, "axis 'ki' of the grid has no values"),
         ({"grid": {"ki": [0.1, 0.1]}}, ValueError, "holds a value twice"),
+        ({"grid": {"ki": [1, 1.0]}}, ValueError, "holds a value twice"),
+        ({"grid": {"ki": [torch.tensor([0.1, 0.2])]}}, TypeError, r"axis 'ki'.*Tensor of shape \(2,\)"),
+        ({"dual": "nupi"}, TypeError, "dual must be an optimizer class.*'nupi' came"),
+        ({"dual": [nupi.NuPI]}, TypeError, "dual must be an optimizer class"),
+        ({"dual": 3}, TypeError, "dual must be an optimizer class.*3 came"),
+        ({"dual": torch.optim.LBFGS}, TypeError, "dual cannot be made|LBFGS evaluates"),
+        ({"checkpoint": 3}, TypeError, "checkpoint must be the path of a directory.*3 came"),
+        ({"checkpoint": __file__}, NotADirectoryError, "is a file; name a directory"),
+        ({"progress": "yes"}, TypeError, "progress must be a function.*'yes' came"),
+        ({"compiled": "no"}, TypeError, "compiled must be True or False, but 'no' came"),
+        ({"history": None}, TypeError, "history must be a list"),
+        ({"grid": {"ki": [-1.0]}}, ValueError, r"ki must lie in \[0, inf\), but -1.0 came$"),
         ({"grid": 3}, TypeError, "grid must be a dict"),
         ({"grid": {"ki": [0.1], "gain": [1.0]}}, TypeError, "dual cannot be made with .*gain"),
         ({"grid": {"ki": [0.1, -0.1]}}, ValueError, "ki must lie in"),
@@ -235,3 +257,11 @@ def test_bad_input_is_refused_before_any_step(change, error, words):
 def test_a_function_that_cannot_be_batched_says_what_to_do():
     with pytest.raises(ValueError, match=r"cannot be batched.*minimize"):
         sweep(inequality=lambda x: x - x.sum().item())
+
+
+def test_a_function_of_more_than_x_is_refused():
+    calls = itertools.count(1)
+    with pytest.raises(ValueError, match="inequality 'inequality' gave two values at x0"):
+        sweep(inequality=lambda x: x.sum() - next(calls))
+    with pytest.raises(ValueError, match="the objective gave two values at x0"):
+        sweep(Known(lambda x: x.sum() + torch.rand(()).double(), X0, inequality=lambda x: x))

@@ -30,6 +30,7 @@ ELSEWHERE = frozenset(
         "alpha",
     )
 )
+DESCEND = "use maximize=False to minimize"  # advice that a solver, whose multipliers must ascend, leaves out
 ANOTHER_PROBLEM = "it is a checkpoint of another problem, and nothing was loaded"
 
 
@@ -79,7 +80,7 @@ def check_range(name: str, gain: Gain, low: float, high: float, *, closed: bool,
 
 def check_step_size(name: str, gain: Gain) -> None:
     """Refuse a step size that would turn ascent into descent."""
-    check_range(name, gain, 0.0, math.inf, closed=True, fix="use maximize=False to minimize")
+    check_range(name, gain, 0.0, math.inf, closed=True, fix=DESCEND)
 
 
 def check_smoothing(name: str, gain: Gain) -> None:

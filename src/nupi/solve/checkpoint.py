@@ -6,18 +6,29 @@ import ctypes
 import hashlib
 import json
 import os
+import pickle
+import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
+
+from nupi.solve.program import pulled_back
 
 if TYPE_CHECKING:
     from nupi.solve.problem import Problem
 
 
+class AnotherSweepError(ValueError):
+    """A directory given for a checkpoint holds another sweep's."""
+
+
 class Checkpoint:
     """A directory of chunks, or nothing at all if `directory` is None.
+
+    Every chunk says which sweep it belongs to and which part of it it is. One that cannot be read, or that is
+    another part than its name says, is computed again; one of another sweep is refused.
 
     Args:
         directory: where to keep the chunks; made if it does not exist.
@@ -26,50 +37,88 @@ class Checkpoint:
 
     def __init__(self, directory: str | os.PathLike[str] | None, fingerprint: str) -> None:
         self.directory = None if directory is None else Path(directory)
+        self.fingerprint = fingerprint
         if self.directory is None:
             return
+        if self.directory.exists() and not self.directory.is_dir():
+            raise NotADirectoryError(f"checkpoint={str(directory)!r} is a file; name a directory, new or old")
         self.directory.mkdir(parents=True, exist_ok=True)
         label = self.directory / "sweep.json"
-        if label.exists():
-            found = json.loads(label.read_text(encoding="utf-8")).get("fingerprint")
-            if found != fingerprint:
-                raise ValueError(
-                    f"checkpoint={str(self.directory)!r} holds another sweep: its problem, grid or options "
-                    "are not the same; give each sweep a directory of its own, or delete this one"
-                )
-        else:
+        found = _read_label(label)
+        if found is None:  # no label, or a broken one: the chunks themselves say whose they are
+            for path in sorted(self.directory.glob("chunk-*.pt")):
+                self._read(path)
             part = label.with_suffix(".part")
             part.write_text(json.dumps({"fingerprint": fingerprint}) + "\n", encoding="utf-8")
             part.replace(label)
+        elif found != fingerprint:
+            raise self._another()
 
     def load(self, chunk: int) -> dict[str, torch.Tensor] | None:
-        """A finished chunk, or None if there is none yet."""
+        """A finished chunk, or None if there is none yet or it has to be computed again."""
         if self.directory is None or not self._path(chunk).exists():
             return None
-        loaded: dict[str, torch.Tensor] = torch.load(self._path(chunk), weights_only=True)
-        return loaded
+        kept = self._read(self._path(chunk))
+        if kept is None or kept["chunk"] != chunk:
+            why = "cannot be read" if kept is None else f"holds chunk {kept['chunk']} in place of {chunk}"
+            warnings.warn(f"{self._path(chunk)} {why}; it is computed again", RuntimeWarning, stacklevel=3)
+            return None
+        results: dict[str, torch.Tensor] = kept["results"]
+        return results
 
     def save(self, chunk: int, results: dict[str, torch.Tensor]) -> None:
         """Keep a finished chunk; a kill in the middle leaves no trace that `load` would take for one."""
         if self.directory is None:
             return
+        kept = {
+            "fingerprint": self.fingerprint,
+            "chunk": chunk,
+            "results": {name: tensor.cpu() for name, tensor in results.items()},
+        }
         part = self._path(chunk).with_suffix(f".{os.getpid()}.part")
         with part.open("wb") as file:
-            torch.save({name: tensor.cpu() for name, tensor in results.items()}, file)
+            torch.save(kept, file)
             file.flush()
             os.fsync(file.fileno())
         part.replace(self._path(chunk))
+
+    def _read(self, path: Path) -> dict[str, Any] | None:
+        """What a chunk file holds, or None if it is damaged; an error if it is another sweep's."""
+        try:
+            kept = torch.load(path, weights_only=True)
+        except (RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError):
+            return None
+        if not isinstance(kept, dict) or kept.get("fingerprint") != self.fingerprint:
+            raise self._another(path)
+        return kept
+
+    def _another(self, path: Path | None = None) -> AnotherSweepError:
+        where = "" if path is None else f" in {path.name}"
+        return AnotherSweepError(
+            f"checkpoint={str(self.directory)!r} holds another sweep{where}: its problem, grid or options "
+            "are not the same; give each sweep a directory of its own, or delete this one"
+        )
 
     def _path(self, chunk: int) -> Path:
         assert self.directory is not None
         return self.directory / f"chunk-{chunk:05d}.pt"
 
 
+def _read_label(path: Path) -> str | None:
+    """The fingerprint in sweep.json, or None if there is none that can be read."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+    return str(found["fingerprint"]) if isinstance(found, dict) and "fingerprint" in found else None
+
+
 def fingerprint(problem: Problem, *rest: object) -> str:
     """A digest of what a sweep computes: the functions as tensor operations, their data, and all options.
 
     The functions are traced at x0, so that a change in them or in data they close over changes the digest,
-    and a change of name or of a comment does not.
+    and a change of name or of a comment does not. Their gradients are traced too: a custom autograd function
+    may define them at will.
 
     Args:
         problem: the problem.
@@ -78,7 +127,9 @@ def fingerprint(problem: Problem, *rest: object) -> str:
     from nupi import __version__
 
     digest = hashlib.sha256(__version__.encode())
-    traced = make_fx(lambda leaves: (problem.value(leaves), problem.violations(leaves)))(problem.start)
+    leaves = {name: leaf.unsqueeze(-1) for name, leaf in problem.start.items()}
+    cotangent = torch.ones(problem.size, 1, dtype=problem.dtype, device=problem.device)
+    traced = make_fx(lambda batch, theta: pulled_back(problem, batch, theta))(leaves, cotangent)
     digest.update(traced.code.encode())
     constants = dict(traced.named_buffers()) | {
         name: value for name, value in vars(traced).items() if isinstance(value, torch.Tensor)

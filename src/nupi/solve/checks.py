@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from nupi.solve.chunk import RECORDABLE
@@ -20,8 +21,16 @@ def check_run(steps: int, tol: float | None, history: Sequence[str], every: int)
         raise ValueError(f"tol must be a positive number, or None to spend all steps, but {tol!r} came")
     if isinstance(history, str):
         raise TypeError(f"history must be a list of names, but {history!r} came; use [{history!r}]")
+    if not isinstance(history, Collection):
+        raise TypeError(f"history must be a list of names, but {history!r} came; use [] to record nothing")
     unknown = [name for name in history if name not in RECORDABLE]
     if unknown:
         raise ValueError(
             f"history cannot record {', '.join(map(repr, unknown))}; choose from {', '.join(RECORDABLE)}"
         )
+
+
+def check_switch(name: str, value: object) -> None:
+    """Refuse what Python would take for yes or no, and nobody meant so: the word "no", a 0."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, but {value!r} came")

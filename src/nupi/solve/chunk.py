@@ -138,7 +138,9 @@ def _judge(plan: Plan, results: dict[str, torch.Tensor]) -> dict[str, torch.Tens
     problem = plan.problem
     leaves = {name: results[f"x/{name}"] for name in problem.start}
     value, residuals = kkt(problem, leaves, results["theta"])
-    finite = torch.isfinite(results["theta"]).all(0)
+    # f may overflow, or leave its domain, while x and even its gradient stay finite. A violation cannot hide:
+    # it is in the feasibility or, times its multiplier, in the complementarity.
+    finite = torch.isfinite(value) & torch.isfinite(residuals.worst) & torch.isfinite(results["theta"]).all(0)
     for leaf in leaves.values():
         finite &= torch.isfinite(leaf).reshape(-1, leaf.shape[-1]).all(0)
     status = torch.full_like(results["steps"], Status.BUDGET_SPENT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -43,9 +44,30 @@ def _values(name: object, values: Iterable[Any]) -> tuple[Any, ...]:
         values = values.tolist()
     if isinstance(values, (str, int, float)) or not isinstance(values, Iterable):
         raise TypeError(f"axis {name!r} of the grid must be a list of values, but {values!r} came; use [...]")
-    found = tuple(value.item() if hasattr(value, "item") else value for value in values)
+    found = tuple(_number(name, value) for value in values)
     if not found:
         raise ValueError(f"axis {name!r} of the grid has no values")
-    if len(set(map(repr, found))) != len(found):
+    if len(set(map(_identity, found))) != len(found):
         raise ValueError(f"axis {name!r} of the grid holds a value twice: {found}")
     return found
+
+
+def _number(name: object, value: Any) -> Any:
+    """A plain Python value for a tensor or a numpy number of one element."""
+    if not hasattr(value, "item"):
+        return value
+    if math.prod(getattr(value, "shape", ())) != 1:
+        raise TypeError(
+            f"axis {name!r} of the grid must hold one number per setting, but a {type(value).__name__} of shape "
+            f"{tuple(value.shape)} came; use the numbers themselves as the values"
+        )
+    return value.item()
+
+
+def _identity(value: Any) -> object:
+    """Equal for values that make the same setting: 1 and 1.0 do, but True is no number here."""
+    try:
+        hash(value)
+    except TypeError:
+        return repr(value)
+    return isinstance(value, bool), value

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
+from nupi.optim.checks import DESCEND
 from nupi.solve.rules import RULES, AdamRule, Rule, SGDRule
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ def read_dual(factory: Factory, options: Mapping[str, Any], label: str) -> tuple
         label: what to call it in an error.
     """
     group, made = _make(factory, options, label)
-    if not group["maximize"]:
+    if not group.get("maximize"):
         raise ValueError(
             f"{label} would minimize over the multipliers; make it ascend with "
             f"functools.partial({made.__name__}, maximize=True)"
@@ -40,7 +42,7 @@ def read_dual(factory: Factory, options: Mapping[str, Any], label: str) -> tuple
 def read_primal(factory: Factory) -> tuple[SGDRule | AdamRule, dict[str, Any]]:
     """The rule and the options of the primal optimizer: torch's SGD or Adam."""
     group, made = _make(factory, {}, "primal")
-    if group["maximize"]:
+    if group.get("maximize"):
         raise ValueError("primal would maximize the Lagrangian over x; leave maximize=True out")
     kind = _rule(made, group, (SGDRule, AdamRule), "primal")
     rule = kind([group])
@@ -62,9 +64,16 @@ def make_optimizer(
     except TypeError as error:
         raise TypeError(f"{label} cannot be made with {dict(options)}: {error}") from error
     except ValueError as error:
-        raise ValueError(f"{label} cannot be made with {dict(options)}: {error}") from error
+        reason = str(error).removesuffix(f"; {DESCEND}")
+        raise ValueError(f"{label} cannot be made with {dict(options)}: {reason}") from error
     if not isinstance(made, torch.optim.Optimizer):
         raise TypeError(f"{label} must make a torch optimizer, but it made a {type(made).__name__}")
+    closure = inspect.signature(type(made).step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise TypeError(
+            f"{label}: {type(made).__name__} evaluates its objective several times a step, which a loop that "
+            "moves multipliers and x in turn cannot offer; use SGD, Adam or another of torch's optimizers"
+        )
     return made
 
 

@@ -10,10 +10,9 @@ import torch
 from nupi.constraints import Equality, Inequality
 from nupi.lagrangian import Lagrangian
 from nupi.optim.nupi import NuPI
-from nupi.solve.checks import check_run
+from nupi.solve.checks import check_run, check_switch
 from nupi.solve.methods import DEFAULT_PRIMAL, Factory, make_optimizer
 from nupi.solve.problem import Constraints, Function, Point, Problem
-from nupi.solve.program import kkt
 from nupi.solve.solution import History, Residuals, Solution, Status
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ def minimize(
         callback: called at every step with a `Step`; its tensors are live, so clone what you keep.
 
     Returns:
-        A `Solution`. If x or a violation stops being finite its status is DIVERGED.
+        A `Solution`. If x, f(x) or a violation stops being finite its status is DIVERGED.
 
     Example:
         >>> import torch, nupi
@@ -95,6 +94,7 @@ def minimize(
     """
     problem = Problem(objective, x0, inequality, equality)
     check_run(steps, tol, history, every)
+    check_switch("restart", restart)
     if callback is not None and not callable(callback):
         raise TypeError(f"callback must be a function of a Step, but a {type(callback).__name__} came")
     loop = _Loop(problem, _dual_factory(ki, kp, nu, dual), primal or DEFAULT_PRIMAL, restart=restart)
@@ -142,54 +142,48 @@ class _Loop:
 
     def ascend(self, step: int) -> Step | None:
         """Move the multipliers and find the gradient of the Lagrangian; None if the run has diverged."""
-        x = self.problem.point(self.x)
-        value = self.problem.objective(x)
-        violations = {group.name: group.function(x) for group in self.problem.groups}
-        if not all(bool(torch.isfinite(tensor).all()) for tensor in (value, *violations.values())):
+        value, violations = self.problem.evaluate(self.x)
+        if not _all_finite(value, *violations.values()):
             return None
         self.lagrangian.ascend(self.dual, violations)
-        self.primal.zero_grad()
-        self.lagrangian(value, violations).backward()
-        multipliers = {group.name: self.lagrangian.multipliers[group.name] for group in self.problem.groups}
+        residuals = self._differentiate(value, violations)
         detached = {name: violation.detach() for name, violation in violations.items()}
         shown = self.problem.point({name: leaf.detach() for name, leaf in self.x.items()})
-        return Step(
-            step, shown, value.detach(), detached, multipliers, self._residuals(detached, multipliers)
-        )
+        return Step(step, shown, value.detach(), detached, self._multipliers(), residuals)
 
     def solution(self, status: Status, steps: int, history: History) -> Solution:
         """The point as it is now."""
         leaves = {name: leaf.detach() for name, leaf in self.x.items()}
-        named = self.lagrangian.multipliers
-        flat = torch.cat([named[group.name].reshape(-1) for group in self.problem.groups])
-        if not all(bool(torch.isfinite(leaf).all()) for leaf in (*leaves.values(), flat)):
+        value, violations = self.problem.evaluate(self.x)
+        residuals = self._differentiate(value, violations)
+        multipliers = {name: multiplier.clone() for name, multiplier in self._multipliers().items()}
+        if not _all_finite(value, *leaves.values(), *multipliers.values(), *violations.values()):
             status = Status.DIVERGED
-        batch = {name: leaf.unsqueeze(-1) for name, leaf in leaves.items()}
-        value, residuals = kkt(self.problem, batch, flat.unsqueeze(-1))
         return Solution(
             x=self.problem.point(leaves),
-            multipliers=self.problem.by_name(flat.clone()),
-            objective=value.squeeze(-1),
-            residuals=Residuals(
-                residuals.stationarity.squeeze(-1),
-                residuals.feasibility.squeeze(-1),
-                residuals.complementarity.squeeze(-1),
-            ),
+            multipliers=multipliers,
+            objective=value.detach(),
+            residuals=residuals,
             status=status,
             steps=steps,
             history=history,
             settings=({},),
         )
 
-    def _residuals(
-        self, violations: dict[str, torch.Tensor], multipliers: dict[str, torch.Tensor]
-    ) -> Residuals:
-        """The KKT residuals at (x_t, theta_{t+1}), whose gradient the primal optimizer is about to use."""
+    def _multipliers(self) -> dict[str, torch.Tensor]:
+        """By name, in the order of the problem, which need not be the Lagrangian's."""
+        return {group.name: self.lagrangian.multipliers[group.name] for group in self.problem.groups}
+
+    def _differentiate(self, value: torch.Tensor, violations: dict[str, torch.Tensor]) -> Residuals:
+        """Leave the gradient of the Lagrangian in x, where the primal optimizer finds it; the KKT residuals."""
+        self.primal.zero_grad()
+        self.lagrangian(value, violations).backward()
+        multipliers = self._multipliers()
         zero = torch.zeros((), dtype=self.problem.dtype, device=self.problem.device)
         gradients = [leaf.grad.abs().max() for leaf in self.x.values() if leaf.grad is not None]
         feasibility, complementarity = [zero], [zero]
         for group in self.problem.groups:
-            e = violations[group.name]
+            e = violations[group.name].detach()
             if group.kind == "inequality":
                 feasibility.append(e.max())
                 complementarity.append((e * multipliers[group.name]).abs().max())
@@ -210,6 +204,10 @@ def _dual_factory(ki: float | None, kp: float, nu: float, dual: Factory | None) 
             f"ki={ki}, kp={kp}, nu={nu} are nuPI's; with dual= put the options into functools.partial"
         )
     return dual
+
+
+def _all_finite(*tensors: torch.Tensor) -> bool:
+    return all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
 
 
 def _copied(value: Any) -> Any:

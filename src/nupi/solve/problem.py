@@ -96,6 +96,15 @@ class Problem:
         flat = [part if part.dim() == 1 else part.reshape(-1) for part in parts]
         return flat[0] if len(flat) == 1 else torch.cat(flat)
 
+    def evaluate(self, leaves: dict[str, torch.Tensor]) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """f(x) and c(x) by name, refusing what a function did not return at x0: a number, another shape."""
+        value = self.value(leaves)
+        _check_same("objective", value, torch.Size(()))
+        violations = {group.name: group.function(self.point(leaves)) for group in self.groups}
+        for group in self.groups:
+            _check_same(f"{group.kind} {group.name!r}", violations[group.name], group.shape)
+        return value, violations
+
     def by_name(self, flat: torch.Tensor) -> dict[str, torch.Tensor]:
         """A tensor (..., size) split into its groups, each (..., *the shape its function returned)."""
         parts = torch.split_with_sizes(flat, [group.size for group in self.groups], dim=-1)
@@ -116,6 +125,12 @@ def _checked_start(x0: Point) -> dict[str, torch.Tensor]:
     first = next(iter(leaves.values()))
     for name, leaf in leaves.items():
         label = "x0" if leaves is not x0 else f"x0[{name!r}]"
+        if not isinstance(name, str):
+            raise TypeError(f"{label}: the names in x0 must be strings, but {name!r} came; use {str(name)!r}")
+        if leaf.numel() == 0:
+            raise ValueError(
+                f"{label} is empty, shape {tuple(leaf.shape)}: there is nothing to move; leave it out"
+            )
         if not leaf.is_floating_point():
             raise TypeError(f"{label} is {leaf.dtype}, but gradients need floating point; add .double()")
         if leaf.dtype.itemsize < torch.float32.itemsize:
@@ -159,3 +174,16 @@ def _check_value(label: str, value: object, x: torch.Tensor, *, scalar: bool) ->
         )
     if not bool(torch.isfinite(value).all()):
         raise ValueError(f"{label} is not finite at x0; start from a point where it is defined")
+
+
+def _check_same(label: str, value: object, shape: torch.Size) -> None:
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(
+            f"{label} returned a tensor at x0, but a {type(value).__name__} later; "
+            "return a tensor computed from x on every path"
+        )
+    if value.shape != shape:
+        raise ValueError(
+            f"{label} returned shape {tuple(shape)} at x0, but {tuple(value.shape)} later; "
+            "return the same shape on every path"
+        )

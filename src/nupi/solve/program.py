@@ -233,10 +233,19 @@ def evaluate(problem: Problem, leaves: Leaves) -> tuple[torch.Tensor, torch.Tens
 
 
 @torch.no_grad()
-def kkt(problem: Problem, leaves: Leaves, theta: torch.Tensor) -> tuple[torch.Tensor, Residuals]:
-    """f(x) and the KKT residuals of a batch of points and multipliers."""
+def pulled_back(
+    problem: Problem, leaves: Leaves, theta: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, Leaves]:
+    """f, c and the gradient of the Lagrangian in x, for a batch of points and multipliers."""
     (value, e), pull = _differentiate(problem, leaves)
     (gradient,) = pull((torch.ones_like(value), theta))
+    return value, e, gradient
+
+
+@torch.no_grad()
+def kkt(problem: Problem, leaves: Leaves, theta: torch.Tensor) -> tuple[torch.Tensor, Residuals]:
+    """f(x) and the KKT residuals of a batch of points and multipliers."""
+    value, e, gradient = pulled_back(problem, leaves, theta)
     split = problem.inequalities
     stationarity = torch.stack([g.reshape(-1, g.shape[-1]).abs().amax(0) for g in gradient.values()]).amax(0)
     infeasible = torch.cat([e[:split].clamp(min=0), e[split:].abs()]).amax(0)
@@ -245,7 +254,8 @@ def kkt(problem: Problem, leaves: Leaves, theta: torch.Tensor) -> tuple[torch.Te
 
 
 def check_batched(problem: Problem) -> None:
-    """Refuse functions that `vmap` cannot batch, with its reason."""
+    """Refuse functions that `vmap` cannot batch, with its reason, and those that are not functions of x."""
+    _check_repeatable(problem)
     pair = {name: torch.stack([leaf, leaf], dim=-1) for name, leaf in problem.start.items()}
     try:
         evaluate(problem, pair)
@@ -254,6 +264,21 @@ def check_batched(problem: Problem) -> None:
             "the objective or a constraint cannot be batched, so it cannot be swept; write it with torch "
             f"operations alone, or run `nupi.minimize` once per setting. torch says: {error}"
         ) from error
+
+
+@torch.no_grad()
+def _check_repeatable(problem: Problem) -> None:
+    """Refuse what is random or counts its calls: a trace would keep the one value it saw for all steps."""
+    (first, before), (second, after) = problem.evaluate(problem.start), problem.evaluate(problem.start)
+    rounding = 1e3 * torch.finfo(problem.dtype).eps  # some devices add in an order of their own
+    seen = [("the objective", first, second)]
+    seen += [(f"{g.kind} {g.name!r}", before[g.name], after[g.name]) for g in problem.groups]
+    for label, one, other in seen:
+        if not torch.allclose(one, other, rtol=rounding, atol=0.0):
+            raise ValueError(
+                f"{label} gave two values at x0, so it depends on more than x (randomness, a counter), which "
+                "a sweep, traced once, would freeze; make it a function of x, or use `nupi.minimize`"
+            )
 
 
 def _differentiate(

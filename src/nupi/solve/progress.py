@@ -23,6 +23,10 @@ def reporter(progress: Progress) -> Callable[[int, int], None]:
     """
     if callable(progress):
         return progress
+    if progress is not None and not isinstance(progress, bool):
+        raise TypeError(
+            f"progress must be a function of (done, total), True, False or None, but {progress!r} came"
+        )
     if progress is True or (progress is None and sys.stderr.isatty()):
         return Bar()
     return lambda _done, _total: None

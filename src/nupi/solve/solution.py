@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import pandas as pd
 
@@ -104,16 +104,17 @@ class Solution:
                 raise KeyError(
                     f"no axis is called {name!r}; this result has {', '.join(self.axes) or 'none'}"
                 )
-            matches = [i for i, known in enumerate(self.axes[name]) if _same(known, value)]
+            known_values = self.axes[name]
+            matches = [i for i, known in enumerate(known_values) if _same(known, value)]
             if not matches:
                 raise KeyError(f"{name}={value!r} is not on its axis, which has {self.axes[name]}")
-            index[list(self.axes).index(name)] = matches[0]
+            index[list(self.axes).index(name)] = min(matches, key=lambda i: _gap(known_values[i], value))
         rest = {name: known for name, known in self.axes.items() if name not in values}
         numbers = torch.arange(len(self.settings), device="cpu").reshape(self.shape)
         picked = numbers[tuple(index)].reshape(-1).tolist()
         return self._map(lambda array: array[tuple(index)], rest, tuple(self.settings[i] for i in picked))
 
-    def frame(self, **columns: torch.Tensor) -> pd.DataFrame:
+    def frame(self, **columns: torch.Tensor | Sequence[Any] | float) -> pd.DataFrame:
         """One row per run, for pandas: its setting, status, steps, objective and residuals.
 
         Args:
@@ -135,7 +136,11 @@ class Solution:
             "feasibility": self.residuals.feasibility,
             "complementarity": self.residuals.complementarity,
         }
-        for name, column in (own | columns).items():
+        taken = [name for name in columns if name in data or name in own]
+        if taken:
+            raise ValueError(f"frame() has a column {taken[0]!r} already; give yours another name")
+        for name, values in (own | columns).items():
+            column = values if isinstance(values, torch.Tensor) else torch.as_tensor(values, device="cpu")
             if tuple(column.shape) != self.shape:
                 raise ValueError(
                     f"column {name!r} has shape {tuple(column.shape)}, but the axes have {self.shape}"
@@ -217,8 +222,15 @@ def _tensor(value: int | torch.Tensor) -> torch.Tensor:
 def _same(known: object, value: object) -> bool:
     """Equal, or floats that differ by rounding only: a user writes 0.1 for what logspace made."""
     if isinstance(known, float) and isinstance(value, (int, float)):
-        return math.isclose(known, value, rel_tol=1e-9, abs_tol=1e-300)
+        return math.isclose(known, value, rel_tol=1e-6, abs_tol=1e-300)
     return known == value
+
+
+def _gap(known: object, value: object) -> float:
+    """How far two values that are the same are apart: 0 unless they are numbers."""
+    if isinstance(known, (int, float)) and isinstance(value, (int, float)):
+        return abs(known - value)
+    return 0.0
 
 
 def _short(values: torch.Tensor, most: int = 6) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
 from nupi.optim.nupi import NuPI
 from nupi.solve.checkpoint import Checkpoint, fingerprint
-from nupi.solve.checks import check_run
+from nupi.solve.checks import check_run, check_switch
 from nupi.solve.chunk import Plan, run_chunk
 from nupi.solve.grid import Axes, Grid, expand
 from nupi.solve.methods import DEFAULT_PRIMAL, Factory, read_dual, read_primal
@@ -19,8 +21,7 @@ from nupi.solve.solution import History, Residuals, Solution
 from nupi.solve.threads import threads_for
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 # A matrix of multipliers of so many bytes, and the few others of its size, still fit a last-level cache.
 _CHUNK_BYTES = 5 * 2**19
@@ -48,8 +49,13 @@ def sweep(
     """Solve one problem once for every point of a grid of dual methods and gains.
 
     The functions are those of `minimize`: they take one x and know nothing of the grid. All runs advance
-    together, on the kernels of the dual optimizers, and give what `minimize` gives one at a time with the
-    same arguments, up to rounding. A run that diverges to inf or nan disturbs no other.
+    together, on the kernels of the dual optimizers, and give what `minimize` with tol=None gives one at a
+    time with the same arguments, up to rounding. (With a tol, `minimize` stops as soon as it is met; a sweep
+    takes all steps.) A run that diverges to inf or nan disturbs no other.
+
+    The functions are traced into tensor operations: their Python code runs a few times at the start and not
+    at every step. They have to be functions of x: state that changes between calls is refused where a second
+    call at x0 shows it.
 
     Args:
         objective: x to a scalar tensor.
@@ -95,6 +101,10 @@ def sweep(
     """
     problem = Problem(objective, x0, inequality, equality)
     check_run(steps, tol, history, every)
+    check_switch("compiled", compiled)
+    report = reporter(progress)
+    if checkpoint is not None and not isinstance(checkpoint, (str, os.PathLike)):
+        raise TypeError(f"checkpoint must be the path of a directory, or None, but {checkpoint!r} came")
     check_batched(problem)
     axes, points = expand(grid)
     settings = [_setting(point, NuPI if dual is None else dual, restart=restart) for point in points]
@@ -105,7 +115,7 @@ def sweep(
     order = sorted(range(len(settings)), key=lambda i: repr(settings[i].key))
     chunks = [order[start : start + size] for start in range(0, len(order), size)]
     kept = Checkpoint(checkpoint, "" if checkpoint is None else _fingerprint(plan, settings, size))
-    report, total, done = reporter(progress), len(settings) * steps, 0
+    total, done = len(settings) * steps, 0
 
     def tick(count: int) -> None:
         nonlocal done
@@ -128,10 +138,14 @@ def sweep(
 def _setting(point: Mapping[str, Any], dual: Factory | Mapping[str, Factory], *, restart: bool) -> Setting:
     options = dict(point)
     restart = options.pop("restart", restart)
-    if not isinstance(restart, bool):
-        raise TypeError(f"restart must be True or False, but {restart!r} came")
+    check_switch("restart", restart)
     if callable(dual):
         factory, label = dual, "dual"
+    elif not isinstance(dual, Mapping):
+        raise TypeError(
+            "dual must be an optimizer class, functools.partial of one, or a dict of them by label, "
+            f"but {dual!r} came"
+        )
     else:
         known = ", ".join(map(str, dual))
         if "dual" not in options and len(dual) != 1:

@@ -5,11 +5,14 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from tests.solve.problems import Known, loop
 
 import nupi
+from nupi.paper.runner import Run
 from nupi.paper.svm.problem import svm
 from nupi.paper.svm.runs import DUALS, MAP_KP, PRIMAL, baselines, run_sweep, step_sizes
+from nupi.solve import sweep as sweep_module
 
 SAMPLE = [
     {"dual": ["nupi"], "ki": [0.1], "kp": [10.0], "nu": [-0.5, 0.0, 0.9]},
@@ -50,6 +53,28 @@ def test_nupi_written_out_in_numpy_agrees():
         point = point - 1e-3 * velocity
     found = run_sweep(None, {"ki": [ki], "kp": [kp]}, dual=nupi.NuPI, steps=500)
     np.testing.assert_allclose(found.multipliers["inequality"][0, 0].numpy(), theta, rtol=0, atol=1e-9)
+
+
+def test_a_target_goes_on_where_it_was(tmp_path, monkeypatch):
+    ran = []
+    real = sweep_module.run_chunk
+
+    def counted(plan, settings, tick):
+        ran.append(len(settings))
+        return real(plan, settings, tick)
+
+    monkeypatch.setattr(sweep_module, "run_chunk", counted)
+    run = Run("svm-test", "smoke", tmp_path, Console(quiet=True))
+    options = {"dual": nupi.NuPI, "steps": 20, "chunk": 2}
+    first = run_sweep(run, {"ki": [0.01, 0.1, 1.0]}, **options)
+    assert ran == [2, 1]
+    (chunk,) = tmp_path.rglob("chunk-00001.pt")
+    chunk.unlink()
+    again = run_sweep(run, {"ki": [0.01, 0.1, 1.0]}, **options)
+    assert ran == [2, 1, 1]
+    assert torch.equal(first.multipliers["inequality"], again.multipliers["inequality"])
+    run_sweep(run, {"ki": [0.01, 0.2]}, **options)  # the target has changed: what it left is of no use
+    assert ran == [2, 1, 1, 2]
 
 
 def test_the_grids_are_the_papers():

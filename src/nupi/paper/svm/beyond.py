@@ -114,7 +114,16 @@ def _claims(ranges: pd.DataFrame, frame: pd.DataFrame) -> list[Claim]:
     good = small[small["distance"] < CONVERGED]
     others = [choice for choice in velocity if choice != "velocity, bumpless"]
     inits = totals["exact"][velocity]
+    first = {measure: _first(total) for measure, total in totals.items()}
+    fastened = {measure: total[velocity].max() for measure, total in totals.items()}
     return [
+        Claim(
+            "of all choices the widest is one that keeps its integral apart: positional nuPI, or PID",
+            "not in the paper",
+            f"{first['paper']}; for a distance below {EXACT:g} {first['exact']}; the best velocity form "
+            f"{fastened['paper']:.1f} and {fastened['exact']:.1f} decades over all kp",
+            all(total.max() > fastened[measure] for measure, total in totals.items()),
+        ),
         Claim(
             "the positional form converges for a wider range of ki than the velocity form, whatever the start",
             "not in the paper",
@@ -139,6 +148,15 @@ def _claims(ranges: pd.DataFrame, frame: pd.DataFrame) -> list[Claim]:
             len(good) > 0,
         ),
     ]
+
+
+def _first(total: pd.Series[float]) -> str:
+    """The choice with the most decades, all that share them, and the best of the rest."""
+    ordered = total.sort_values(ascending=False)
+    near = ordered >= ordered.iloc[0] - 1e-9
+    words = f"{' = '.join(map(str, ordered[near].index))} with {ordered.iloc[0]:.1f} decades"
+    rest = ordered[~near]
+    return f"{words}, then {rest.index[0]} with {rest.iloc[0]:.1f}" if len(rest) else words
 
 
 def _figure(ranges: pd.DataFrame) -> Figure:

@@ -143,18 +143,19 @@ def _claims(table: pd.DataFrame) -> list[Claim]:
     perfect = alive[(alive["train %"] == 100) & (alive["validation %"] == 100)]
     return [
         Claim(
-            "nuPI reaches the optimal multipliers",
+            "nuPI reaches the optimal multipliers and rests there",
             "converges to lambda*",
-            f"distance {nupi_row['distance']:.1e} after {STEPS:,} steps ({nupi_row['gains']})",
-            nupi_row["distance"] < CONVERGED,
+            f"distance {nupi_row['distance']:.1e} after {STEPS:,} steps ({nupi_row['gains']}); swing of "
+            f"multiplier {SHOWN} over the last {TAIL} steps {nupi_row['swing']:.1e}",
+            nupi_row["distance"] < CONVERGED and nupi_row["swing"] < CONVERGED,
         ),
         Claim(
-            "no baseline does: at its best step size each still oscillates or is off",
+            f"no baseline does: at its best step size each ends more than {CONVERGED:g} away",
             "none converges",
             f"distances {rest['distance'].min():.1e} ({nearest['method']}) to {rest['distance'].max():.1e}; "
-            f"swing of multiplier {SHOWN} over the last {TAIL} steps up to {rest['swing'].max():.1e} "
-            f"(nuPI {nupi_row['swing']:.1e})",
-            bool((rest["distance"] > CONVERGED).all() and (rest["swing"] > 10 * nupi_row["swing"]).all()),
+            f"{int((rest['swing'] > CONVERGED).sum())} of {len(rest)} still swing by more than "
+            f"{CONVERGED:g} over the last {TAIL} steps",
+            not (rest["distance"] <= CONVERGED).any(),
         ),
         Claim(
             "nuPI alone ends without constraint violation",

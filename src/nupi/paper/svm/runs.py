@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import torch
 
 import nupi
 from nupi.paper.svm.problem import svm
+from nupi.solve.checkpoint import AnotherSweepError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -59,17 +61,34 @@ def baselines(scale: str) -> list[dict[str, Sequence[Any]]]:
 
 
 def run_sweep(run: Run | None, grid: Grid, description: str = "SVM sweep", **options: Any) -> nupi.Solution:
-    """`nupi.sweep` on the SVM from x = 0 with the paper's primal optimizer; the grid names its dual methods."""
+    """`nupi.sweep` on the SVM from x = 0 with the paper's primal optimizer; the grid names its dual methods.
+
+    What is finished is kept in the target's directory, so that a target that was killed goes on from there.
+    A sweep with a history is not kept: it has few settings, and is sooner run again than written.
+    """
     problem = svm()
     defaults: dict[str, Any] = {"steps": STEPS, "dual": DUALS, "primal": PRIMAL}
-    return nupi.sweep(
-        problem.objective,
-        torch.zeros(5, dtype=torch.float64),
-        inequality=problem.violations,
-        grid=grid,
-        progress=False if run is None else _bar(run, description),
-        **(defaults | options),
-    )
+    kept = None
+    if run is not None and not options.get("history"):
+        kept = run.out / "chunks" / f"{run.scale} {description}".replace(" ", "-")
+
+    def sweep() -> nupi.Solution:
+        return nupi.sweep(
+            problem.objective,
+            torch.zeros(5, dtype=torch.float64),
+            inequality=problem.violations,
+            grid=grid,
+            progress=False if run is None else _bar(run, description),
+            checkpoint=kept,
+            **(defaults | options),
+        )
+
+    try:
+        return sweep()
+    except AnotherSweepError:  # left by another version of the target
+        assert kept is not None
+        shutil.rmtree(kept)
+        return sweep()
 
 
 def _bar(run: Run, description: str) -> Callable[[int, int], None]:

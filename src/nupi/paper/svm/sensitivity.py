@@ -118,13 +118,14 @@ def _claims(curves: pd.DataFrame, mapped: pd.DataFrame) -> list[Claim]:
             all(number),
         ),
         Claim(
-            "higher kp: the range of converging ki moves to larger ki",
+            "from one kp to the next neither end of the range of converging ki falls; the upper end rises over all",
             "higher ki",
-            "largest converging ki " + " ".join(f"{size:.2g}" for size in highest) + f" at kp = {named}",
+            f"from {' '.join(f'{size:.2g}' for size in lowest)} "
+            f"to {' '.join(f'{size:.2g}' for size in highest)} at kp = {named}",
             all(number) and _grows(lowest) and _grows(highest) and highest[-1] > highest[0],
         ),
         Claim(
-            "higher kp: more step sizes converge than at kp = 1",
+            "at every kp above 1 more step sizes of the grid converge than at kp = 1",
             "broader range",
             f"{' '.join(map(str, number))} of {total} at kp = {named}; "
             + (

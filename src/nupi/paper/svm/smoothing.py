@@ -89,8 +89,6 @@ def _claims(table: pd.DataFrame, points: pd.DataFrame, gap: float) -> list[Claim
     count = dict(zip(table["nu"], table["converging"], strict=True))
     shown = ", ".join(f"{number} at nu = {nu:g}" for nu, number in count.items())
     near = points.sort_values("distance").iloc[0]
-    negative = points[(points["dual"] == "polyak") & (points["beta"] < 0)]
-    nesterov = points[points["dual"] == "nesterov"]
     return [
         Claim(
             "nu = 0 has the most converging settings",
@@ -110,13 +108,6 @@ def _claims(table: pd.DataFrame, points: pd.DataFrame, gap: float) -> list[Claim
             f"{int((points['distance'] < CONVERGED).sum())} of {len(points)}; the nearest "
             f"({near['dual']}, beta {near['beta']:g}) ends {near['distance']:.1e} away",
             bool((points["distance"] >= CONVERGED).all()),
-        ),
-        Claim(
-            "only Polyak's method with negative momentum has a positive kp; Nesterov's never has",
-            "kp > 0 for Polyak with beta < 0 only",
-            f"kp up to {negative['kp'].max():.2g} for Polyak at beta -0.5, "
-            f"at most {nesterov['kp'].max() + 0.0:.2g} for Nesterov",
-            bool((negative["kp"] > 0).all() and (points.drop(negative.index)["kp"] <= 0).all()),
         ),
         Claim(
             "Theorem 1: nuPI with these gains runs the same multipliers as momentum",
