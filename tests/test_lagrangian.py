@@ -428,3 +428,14 @@ def test_the_whole_step_compiles_to_one_graph():
         torch.testing.assert_close(step(*plain, data), compiled(*fast, data))
     for name, multiplier in plain[1].multipliers.items():
         torch.testing.assert_close(multiplier, fast[1].multipliers[name])
+
+
+def test_narrow_sums_do_not_round_their_counts():
+    lagrangian = nupi.Lagrangian({"rate": nupi.Equality(2)})
+    dual = nupi.NuPI(lagrangian.parameters(), ki=1.0)
+    for dtype in (torch.bfloat16, torch.float16):
+        seen = nupi.Averaged(torch.tensor([257.0, 256.0]).to(dtype), torch.tensor([257, 70_000]))
+        before = lagrangian.multipliers["rate"].clone()
+        lagrangian.ascend(dual, {"rate": seen})
+        expected = seen.sums.float() / torch.tensor([257.0, 70_000.0])
+        torch.testing.assert_close(lagrangian.multipliers["rate"] - before, expected, rtol=1e-5, atol=1e-7)

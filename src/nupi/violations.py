@@ -135,6 +135,8 @@ def checked_average(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Sums shaped like the group, 0 where nothing was counted, and a count for each of its rows."""
     sums = checked(name, multiplier, violation.sums)
+    # Narrow sums, as autocast makes them, would round the counts: bfloat16 knows no 257.
+    sums = sums.to(torch.promote_types(sums.dtype, torch.float32))
     counts = violation.counts.detach()
     _check_device(f"the counts of {name!r}", counts, multiplier)
     if counts.is_complex() or counts.dtype == torch.bool:
