@@ -30,6 +30,9 @@ class ConstrainedTrainer(Trainer):  # type: ignore[misc]
     def __init__(self, *args: Any, bound: float, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.bound = bound
+        # The loss here is a mean over its batch: under accumulation the Trainer is to divide it, which by default it
+        # leaves to models that take num_items_in_batch.
+        self.model_accepts_loss_kwargs = False
         self.lagrangian = nupi.Lagrangian({"rate": nupi.Inequality()}, reduce="mean").to(self.args.device)
         self.dual = nupi.NuPI(self.lagrangian.parameters(), ki=0.1, kp=1.0, nu=0.9)
         self.add_callback(SaveMultipliers(self))
