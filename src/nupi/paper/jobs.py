@@ -57,8 +57,6 @@ class _Worker:
     """A process, our end of its pipe, and the job it is at."""
 
     process: SpawnProcess
-    from pathlib import Path
-
     pipe: Connection
     job: dict[str, Any] = field(default_factory=dict)
 
