@@ -212,7 +212,7 @@ class DualOptimizer(Optimizer):
         seen = None
         if slots:
             state = self.state[param]
-            if slots[-1] not in state or state[slots[-1]].dtype != param.dtype:
+            if not _fits(state.get(slots[-1]), param):
                 fresh = self._ready_state(param, slots)
             # After a dense step every element has been seen, so the mask has done its work.
             seen = state.pop("seen", None)
@@ -298,19 +298,19 @@ class DualOptimizer(Optimizer):
         if param.dtype.itemsize < _WIDE:
             return False
         state = self.state[param] if slots else {}
-        return not slots or (
-            slots[-1] in state and "seen" not in state and state[slots[-1]].dtype == param.dtype
-        )
+        return not slots or (_fits(state.get(slots[-1]), param) and "seen" not in state)
 
     def _ready_state(self, param: torch.Tensor, slots: tuple[str, ...]) -> bool:
-        """Make the state if there is none yet (and say so), or have it follow a parameter that changed dtype."""
+        """Make the state if there is none yet (and say so), or have it follow a parameter that was moved or cast."""
         state = self.state[param]
         last = state.get(slots[-1])
-        if last is not None and last.dtype == param.dtype:
+        if _fits(last, param):
             return False
         wide = widened(param.dtype)
         if last is not None:
-            state.update({slot: state[slot].to(wide) for slot in slots})
+            state.update({slot: state[slot].to(param.device, wide) for slot in slots})
+            if "seen" in state:
+                state["seen"] = state["seen"].to(param.device)
             return False
         # State that is born in inference mode could not be used outside of it; a graph knows no such mode.
         with nullcontext() if torch.compiler.is_compiling() else torch.inference_mode(False):
@@ -324,6 +324,11 @@ class DualOptimizer(Optimizer):
             check_parameter(param)
             for name in self.gain_names:
                 group[name] = checked_gain(name, group[name], param)
+
+
+def _fits(state: torch.Tensor | None, param: torch.Tensor) -> bool:
+    """Whether a parameter has state, of its own dtype and where it is."""
+    return state is not None and state.dtype == param.dtype and state.device == param.device
 
 
 def _rows_like(mask: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
