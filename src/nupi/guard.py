@@ -130,6 +130,9 @@ def disown(
             for slot in new:
                 if isinstance(state[slot], torch.Tensor):
                     state[slot].mul_(good)
+        elif move.rows is not None:
+            if "seen" in new:  # what was there before has been brought back row by row
+                state["seen"] &= good
         elif "seen" in before:
             state["seen"] = before["seen"] | good
         elif new:

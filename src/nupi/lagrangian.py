@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from nupi import distributed
-from nupi.ascent import check_dual, host_may_look, take_guarded_step, take_step
+from nupi.ascent import breaks_graph, check_dual, host_may_look, take_guarded_step, take_step
 from nupi.constraints import Constraint, Inequality
 from nupi.guard import Look, NonFiniteViolationError, refuse_non_finite
 from nupi.joint import Joint, seen_here
@@ -122,6 +122,9 @@ class Lagrangian(nn.Module):
         """
         if self.reduce is not None and distributed.world_size(self.group) > 1:
             self._ascend_together(dual, violations)
+            return
+        if torch.compiler.is_compiling() and breaks_graph(dual, violations):
+            torch.compiler.disable(self.ascend)(dual, violations)
             return
         if self._unheard or self._look is not None:
             self._report(wait=False)

@@ -18,7 +18,9 @@ class Move(NamedTuple):
     name: str
     multiplier: torch.Tensor
     error: torch.Tensor  # shaped like the multiplier; or, if only some rows were seen, those rows
-    rows: torch.Tensor | None  # which rows they are, each once
+    rows: (
+        torch.Tensor | None
+    )  # which rows they are; one that comes twice (where compiled) has the same error twice
 
 
 def weighted(name: str, multiplier: torch.Tensor, violation: Violation) -> torch.Tensor:
@@ -50,8 +52,20 @@ def as_move(name: str, multiplier: torch.Tensor, violation: Violation) -> Move |
 
 def gathered(name: str, multiplier: torch.Tensor, values: torch.Tensor, rows: torch.Tensor) -> Move:
     """The error of rows that may come more than once, added up so that each comes once."""
+    if torch.compiler.is_compiling():
+        return Move(name, multiplier, *_totals(values.detach().to(multiplier.dtype), rows))
     seen = sparse_rows(multiplier, rows, values.detach().to(multiplier.dtype)).coalesce()
     return Move(name, multiplier, seen.values(), seen.indices()[0])
+
+
+def _totals(values: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same in shapes that a graph can know beforehand: each row with its total wherever it comes."""
+    rows, order = torch.sort(rows, stable=True)
+    new = torch.ones_like(rows)
+    new[1:] = rows[1:] != rows[:-1]
+    number = new.cumsum(0) - 1
+    totals = torch.zeros_like(values).index_add(0, number, values.index_select(0, order))
+    return totals.index_select(0, number), rows
 
 
 def averaged(name: str, multiplier: torch.Tensor, sums: torch.Tensor, counts: torch.Tensor) -> Move | None:

@@ -1,7 +1,7 @@
 """State follows its parameter to another device.
 
-No accelerator is needed: the other device is "meta", which computes no values but has kernels that refuse to write to a tensor
-of another device. That the numbers come along is torch's `to`; a run on a real accelerator is not tested here.
+No accelerator is needed: the other device is "meta", which computes no values but has kernels that refuse to write to
+a tensor of another device. That the numbers come along is torch's `to`; a real accelerator is not tested here.
 """
 
 import pytest

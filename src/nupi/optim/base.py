@@ -77,7 +77,9 @@ class DualOptimizer(Optimizer):
                 if not group["maximize"]:
                     error = -error
                 if error.is_sparse:
-                    self._advance_rows(group, param, error.coalesce(), slots)
+                    error = error.coalesce()
+                    leading = error.sparse_dim()
+                    self._advance_rows(group, param, _flat_index(error), error.values(), slots, leading)
                 elif batched and self._opened(param, slots):
                     thetas.append(param)
                     errors.append(error)
@@ -100,6 +102,19 @@ class DualOptimizer(Optimizer):
             or hooks._global_optimizer_post_hooks
             or profiler._is_profiler_enabled
         )
+
+    def step_rows(self, param: torch.Tensor, rows: torch.Tensor, error: torch.Tensor) -> None:
+        """Move some rows of one parameter: as a step on a sparse gradient, which a compiler does not know.
+
+        Args:
+            param: a parameter of this optimizer.
+            rows: which rows; one that comes more than once has the same error each time, and moves once.
+            error: the error of each of these rows.
+        """
+        for group in self.param_groups:
+            if any(param is held for held in group["params"]):
+                signed = error if group["maximize"] else -error
+                self._advance_rows(group, param, rows, signed, self._slots(group))
 
     def keeps_state(self, param: torch.Tensor) -> bool:
         """Whether a step of this parameter leaves anything behind besides the parameter."""
@@ -230,16 +245,25 @@ class DualOptimizer(Optimizer):
             param.copy_(theta)
 
     def _advance_rows(
-        self, group: dict[str, Any], param: torch.Tensor, error: torch.Tensor, slots: tuple[str, ...]
+        self,
+        group: dict[str, Any],
+        param: torch.Tensor,
+        rows: torch.Tensor,
+        error: torch.Tensor,
+        slots: tuple[str, ...],
+        leading: int = 1,
     ) -> None:
-        """A sparse step: gather the rows of the gradient, move them, put them back."""
-        rows, leading, wide = _flat_index(error), error.sparse_dim(), widened(param.dtype)
+        """A sparse step: gather the rows of the gradient, move them, put them back.
+
+        A row that comes twice, with the same error, is put back twice as the same: it has moved once.
+        """
+        wide = widened(param.dtype)
         if leading > 1 and not param.is_contiguous():
             raise ValueError(
                 f"a sparse gradient over {leading} dimensions needs a contiguous parameter; use .contiguous()"
             )
         flat = param.view(-1, *param.shape[leading:])
-        theta, e = flat.index_select(0, rows).to(wide), error.values().to(wide)
+        theta, e = flat.index_select(0, rows).to(wide), error.to(wide)
 
         def of_rows(gain: Gain) -> Gain:
             if not isinstance(gain, torch.Tensor):
