@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import torch
@@ -10,14 +9,14 @@ from torch import nn
 
 from nupi import distributed
 from nupi.ascent import breaks_graph, check_dual, host_may_look, take_guarded_step, take_step
-from nupi.constraints import Constraint, Inequality
+from nupi.checkpoints import check_multipliers, note_kinds
+from nupi.constraints import Constraint, check_constraints
 from nupi.guard import Look, NonFiniteViolationError, refuse_non_finite
 from nupi.joint import Joint, seen_here
-from nupi.optim.checks import ANOTHER_PROBLEM
 from nupi.violations import Move, Violation, as_move, weighted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch.distributed import ProcessGroup
 
@@ -65,7 +64,7 @@ class Lagrangian(nn.Module):
         group: ProcessGroup | None = None,
     ) -> None:
         super().__init__()
-        _check_constraints(constraints)
+        check_constraints(constraints)
         if reduce is not None and reduce not in distributed.REDUCES:
             raise ValueError(f'reduce must be "mean", "sum" or None, but {reduce!r} came')
         self.reduce, self.group = reduce, group
@@ -246,60 +245,30 @@ class Lagrangian(nn.Module):
                 multiplier.data = data.to(multiplier.device)
         return self
 
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:  # noqa: FBT001 - torch's
+        super()._save_to_state_dict(destination, prefix, keep_vars)  # type: ignore[no-untyped-call]
+        note_kinds(self.constraints, destination, prefix)
+
     def _load_from_state_dict(
         self,
         state_dict: dict[str, Any],
         prefix: str,
-        local_metadata: dict[str, Any],  # noqa: ARG002
+        local_metadata: dict[str, Any],
         strict: bool,  # noqa: FBT001 - torch's signature
         missing_keys: list[str],
-        unexpected_keys: list[str],  # noqa: ARG002
-        error_msgs: list[str],
+        *_: list[str],
     ) -> None:
-        """Load all multipliers, or none of them."""
+        """Load all multipliers, or raise and load none of them."""
         saved = {
             key.removeprefix(prefix): value for key, value in state_dict.items() if key.startswith(prefix)
         }
-        problems = [
-            problem
-            for name, constraint in self.constraints.items()
-            if name in saved and (problem := _misfit(name, constraint, saved[name]))
-        ]
-        if strict and saved.keys() != self.constraints.keys():
-            here, there = (", ".join(map(repr, sorted(names))) for names in (self.constraints, saved))
-            problems.append(f"it has multipliers for {there}, but the constraints here are {here}")
-        if problems:
-            error_msgs.append(f"{'; '.join(problems)}; {ANOTHER_PROBLEM}")
-            return
+        check_multipliers(self.constraints, saved, local_metadata, strict=strict, within=bool(prefix))
         with torch.no_grad():
             for name in self.constraints:
                 if name in saved:
                     self._multiplier(name).copy_(saved[name])
                 else:
                     missing_keys.append(prefix + name)
-
-
-def _check_constraints(constraints: Mapping[str, Constraint]) -> None:
-    if not isinstance(constraints, Mapping) or not constraints:
-        raise TypeError(
-            f"constraints must map at least one name to Equality or Inequality, but {constraints!r} came"
-        )
-    for name, constraint in constraints.items():
-        if not isinstance(name, str) or not name:
-            raise TypeError(f"a constraint's name must be a string that is not empty, but {name!r} came")
-        if not isinstance(constraint, Constraint):
-            raise TypeError(f"constraint {name!r} must be an Equality or Inequality, but {constraint!r} came")
-
-
-def _misfit(name: str, constraint: Constraint, saved: torch.Tensor) -> str | None:
-    """Why a saved tensor cannot be this constraint's multipliers, if it cannot."""
-    if saved.shape != constraint.shape:
-        return f"{name!r} has shape {tuple(saved.shape)} in it and {tuple(constraint.shape)} here"
-    if not bool(torch.isfinite(saved).all()):
-        return f"{name!r} has multipliers in it that are not finite"
-    if isinstance(constraint, Inequality) and bool((saved < 0).any()):
-        return f"{name!r} has negative multipliers in it, but is an inequality here"
-    return None
 
 
 def _summary(multiplier: torch.Tensor) -> str:
