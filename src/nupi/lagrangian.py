@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import torch
 from torch import nn
 
 from nupi import distributed
+from nupi.agreement import Seals, check_problem
 from nupi.ascent import breaks_graph, check_dual, host_may_look, take_guarded_step, take_step
 from nupi.checkpoints import check_multipliers, note_kinds
 from nupi.constraints import Constraint, check_constraints
 from nupi.guard import Look, NonFiniteViolationError, refuse_non_finite
-from nupi.joint import Joint, seen_here
+from nupi.joint import Here, Joint, seen_here
 from nupi.violations import Move, Violation, as_move, weighted
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
     from torch.distributed import ProcessGroup
 
-    from nupi.joint import Seen
+    from nupi.agreement import Vow
 
 Violations: TypeAlias = "Mapping[str, Violation]"
 
@@ -55,6 +57,7 @@ class Lagrangian(nn.Module):
     reduce: distributed.Reduce | None = None
     group: ProcessGroup | None = None
     _agreed = False  # whether all ranks are known to have the same constraints
+    _seals: Seals | None = None  # by which it is known that nobody but ascend has written to what they hold
 
     def __init__(
         self,
@@ -166,23 +169,30 @@ class Lagrangian(nn.Module):
                 "under reduce ascend talks to other processes, which cannot be compiled; compile the model and "
                 "the call of the Lagrangian, and leave ascend outside"
             )
-        if not self._agreed:
-            distributed.check_agreement(self.constraints, self.multipliers, self.reduce, self.group)
-            self._agreed = True
-
         multipliers = {name: self._multiplier(name) for name in self.constraints}
+        if not self._agreed:
+            check_problem(self.constraints, multipliers, self.reduce, self.group)
+            self._agreed = True
+        if self._seals is None:
+            self._seals = Seals()
+        seals = self._seals
 
-        def look() -> tuple[dict[str, Seen], set[str]]:
+        def look() -> Here:
             pairs = self._paired(violations)
             check_dual(dual, pairs)
             held = {id(param) for group in dual.param_groups for param in group["params"]}
             movable = {name for name, multiplier in multipliers.items() if id(multiplier) in held}
-            return {pair[0]: seen_here(*pair) for pair in pairs}, movable
+            seen = {pair[0]: seen_here(*pair) for pair in pairs}
+            return Here(seen, movable, seals.vow(multipliers, dual))
 
-        moves = Joint(multipliers, self.reduce, self.group).join(look)
+        def settle(vows: list[Vow]) -> None:
+            seals.settle(vows, multipliers, dual, self.group)
+
+        moves = Joint(multipliers, self.reduce, self.group).join(look, settle)
         if moves:
             refuse_non_finite(moves)
             take_step(self.constraints, dual, moves)
+        seals.seal(multipliers, dual)
 
     def _flag(self, moves: Sequence[Move], finite: Sequence[torch.Tensor]) -> None:
         """Note on the device which constraints it has refused, for a later report."""
@@ -213,6 +223,14 @@ class Lagrangian(nn.Module):
     def __setattr__(self, name: str, value: Any) -> None:
         """Set a plain attribute: `Module` would take one for the multiplier of a constraint of its name."""
         object.__setattr__(self, name, value)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Lagrangian:
+        """A copy with multipliers of its own and the same process group, which cannot be copied."""
+        memo[id(self.group)] = self.group
+        copied = type(self).__new__(type(self))
+        memo[id(self)] = copied
+        copied.__dict__.update(deepcopy(self.__dict__, memo))
+        return copied
 
     def _flags(self) -> torch.Tensor:
         """Which constraints have been refused on the device, one boolean each."""
@@ -246,7 +264,7 @@ class Lagrangian(nn.Module):
         return self
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:  # noqa: FBT001 - torch's
-        super()._save_to_state_dict(destination, prefix, keep_vars)  # type: ignore[no-untyped-call]
+        super()._save_to_state_dict(destination, prefix, keep_vars)
         note_kinds(self.constraints, destination, prefix)
 
     def _load_from_state_dict(
