@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from nupi.constraints import Constraint
 
 Multipliers: TypeAlias = "Mapping[str, torch.Tensor]"
-Marks: TypeAlias = "list[tuple[Any, int]]"
+Mark: TypeAlias = "tuple[object, int, int]"
 
 _FEW = 4  # differences that an error tells of
 ALIKE = "build and load the same on every rank. No rank has moved"
@@ -49,15 +49,15 @@ class Seals:
     """The multipliers and duals of one Lagrangian as this rank left them when all ranks had the same."""
 
     def __init__(self) -> None:
-        self._multipliers: Marks | None = None
-        self._duals: WeakKeyDictionary[torch.optim.Optimizer, tuple[int, Marks]] = WeakKeyDictionary()
+        self._multipliers: list[Mark] | None = None
+        self._duals: WeakKeyDictionary[torch.optim.Optimizer, tuple[int, list[Mark]]] = WeakKeyDictionary()
         self._count = 0  # of the duals that all ranks have agreed upon so far
 
     def vow(self, multipliers: Multipliers, dual: torch.optim.Optimizer) -> Vow:
         """What to tell the others before this step."""
         number, sealed = self._duals.get(dual, (self._count, None))
         changed = not (
-            _same(self._multipliers, [(m, _version(m)) for m in multipliers.values()])
+            _same(self._multipliers, [_mark(m) for m in multipliers.values()])
             and _same(sealed, _marks(multipliers, dual))
         )
         return Vow(changed, _of_options(dual, multipliers, number))
@@ -78,7 +78,7 @@ class Seals:
 
     def seal(self, multipliers: Multipliers, dual: torch.optim.Optimizer) -> None:
         """Take what is here now, after a step that all ranks have taken, as what all ranks have."""
-        self._multipliers = [(m, _version(m)) for m in multipliers.values()]
+        self._multipliers = [_mark(m) for m in multipliers.values()]
         number, _ = self._duals.get(dual, (self._count, None))
         self._count = max(self._count, number + 1)
         self._duals[dual] = (number, _marks(multipliers, dual))
@@ -120,7 +120,7 @@ def _compare(multipliers: Multipliers, dual: torch.optim.Optimizer, group: Proce
         return
     size = len(multipliers)
     what = [
-        f"different {label} of {', '.join(map(repr, names))}"
+        f"different {label} of {_listed([repr(name) for name in names], ', ')}"
         for label, part in (("multipliers", differ[:size]), ("state in the dual", differ[size:-1]))
         if (names := [name for name, differs in zip(multipliers, part, strict=True) if differs])
     ]
@@ -129,7 +129,7 @@ def _compare(multipliers: Multipliers, dual: torch.optim.Optimizer, group: Proce
     apart = [str(rank) for rank, row in enumerate(everyone) if row != everyone[0]]
     raise ValueError(
         f"the ranks have {' and '.join(what)} (on rank {', '.join(apart)}, beside rank 0), and would never agree; "
-        f"was a checkpoint loaded on some of them only? {ALIKE.capitalize()}"
+        f"was a checkpoint loaded on some of them only? If so, {ALIKE}"
     )
 
 
@@ -194,23 +194,29 @@ def _refuse_options(here: dict[str, str], group: ProcessGroup | None) -> None:
         if len(ranks) > 1:
             sides = [f"{value} on rank {', '.join(those)}" for value, those in ranks.items()]
             found.append(f"{what} is {' and '.join(sides)}")
-    more = f"; and {len(found) - _FEW} more" if len(found) > _FEW else ""
-    raise ValueError(f"the ranks have different duals: {'; '.join(found[:_FEW])}{more}; {ALIKE}")
+    raise ValueError(f"the ranks have different duals: {_listed(found, '; ')}; {ALIKE}")
 
 
-def _marks(multipliers: Multipliers, dual: torch.optim.Optimizer) -> Marks:
-    """Every object that a dual keeps for these multipliers, and how often it had been written to."""
+def _listed(found: Sequence[str], between: str) -> str:
+    more = [f"and {len(found) - _FEW} more"] if len(found) > _FEW else []
+    return between.join([*found[:_FEW], *more])
+
+
+def _marks(multipliers: Multipliers, dual: torch.optim.Optimizer) -> list[Mark]:
+    """Every object that a dual keeps for these multipliers, and how it was left."""
     kept = [value for m in multipliers.values() for value in dual.state.get(m, {}).values()]
-    return [(value, _version(value)) for value in (*kept, *_tensor_options(dual))]
+    return [_mark(value) for value in (*kept, *_tensor_options(dual))]
 
 
-def _version(value: object) -> int:
-    """How often a tensor was written to in place. By torch's design, writing to its `.data` does not count."""
-    return value._version if isinstance(value, torch.Tensor) and not value.is_inference() else 0
+def _mark(value: object) -> Mark:
+    """An object, where its numbers are and how often they were written to; torch counts all but writes to `.data`."""
+    if not isinstance(value, torch.Tensor):
+        return value, 0, 0
+    return value, value.data_ptr(), 0 if value.is_inference() else value._version
 
 
-def _same(sealed: Marks | None, now: Marks) -> bool:
+def _same(sealed: list[Mark] | None, now: list[Mark]) -> bool:
     """Whether these are the same objects, none of them written to."""
     if sealed is None or len(sealed) != len(now):
         return False
-    return all(a is b and old == new for (a, old), (b, new) in zip(sealed, now, strict=True))
+    return all(old[0] is new[0] and old[1:] == new[1:] for old, new in zip(sealed, now, strict=True))
