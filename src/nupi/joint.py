@@ -19,14 +19,14 @@ place would waste bandwidth, travel in a second round, of exactly what the heade
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 
 from nupi.agreement import Vow
-from nupi.constraints import Averaged, Indexed
 from nupi.distributed import PeerRefusedError, Reduce, world_size
-from nupi.violations import Move, Violation, averaged, checked, checked_average, checked_rows, gathered
+from nupi.seen import KINDS, Here, Seen
+from nupi.violations import Move, averaged, gathered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,34 +34,6 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 SMALL = 4096  # multipliers; a double each is no more than the latency of a message
-KINDS = ("a tensor", "Indexed", "Averaged")
-
-
-class Here(NamedTuple):
-    """What this rank brings to a step."""
-
-    seen: dict[str, Seen]  # by constraint name
-    movable: set[str]  # the constraints whose multipliers its dual holds
-    vow: Vow
-
-
-class Seen(NamedTuple):
-    """What this rank has of one constraint: which of `KINDS`, and the values and weights that add up."""
-
-    kind: int
-    values: torch.Tensor  # like the group; of an Indexed one, the rows as they came
-    weights: torch.Tensor | None  # a count a row; of an Indexed one, the rows' numbers
-
-
-def seen_here(name: str, multiplier: torch.Tensor, violation: Violation) -> Seen:
-    """A violation, checked as ever, in the form that adds up over ranks."""
-    if isinstance(violation, Indexed):
-        values, rows = checked_rows(name, multiplier, violation)
-        return Seen(1, values.detach().double(), rows)
-    if isinstance(violation, Averaged):
-        sums, counts = checked_average(name, multiplier, violation)
-        return Seen(2, sums.detach().double(), counts.double())
-    return Seen(0, checked(name, multiplier, violation).detach().double(), None)
 
 
 class Joint:

@@ -14,7 +14,8 @@ from nupi.ascent import breaks_graph, check_dual, host_may_look, take_guarded_st
 from nupi.checkpoints import check_multipliers, note_kinds
 from nupi.constraints import Constraint, check_constraints
 from nupi.guard import Look, NonFiniteViolationError, refuse_non_finite
-from nupi.joint import Here, Joint, seen_here
+from nupi.joint import Joint
+from nupi.seen import Here, seen_here
 from nupi.violations import Move, Violation, as_move, weighted
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ import torch
 
 from nupi import guard
 from nupi.constraints import Averaged, Indexed
+from nupi.optim.tensors import rows_like
 
 Violation: TypeAlias = "torch.Tensor | Indexed | Averaged"
 
@@ -159,11 +160,6 @@ def checked_average(
     if guard.free_to_look(counts) and not bool(((counts >= 0) & (counts < torch.inf)).all()):
         raise ValueError(f"the counts of {name!r} must be finite and >= 0, but {counts.tolist()} came")
     return sums.masked_fill(rows_like(counts == 0, sums), 0.0), counts
-
-
-def rows_like(each: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """One number a row, with the trailing dimensions of `like` added to broadcast over."""
-    return each.view(*each.shape, *(1,) * (like.dim() - each.dim()))
 
 
 def _check_values(name: str, multiplier: torch.Tensor, values: torch.Tensor) -> None:

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from torch.optim import optimizer as hooks
 
 from nupi.optim.checks import check_checkpoint, check_options, check_parameter, checked_gain, widened
+from nupi.optim.tensors import fits, flat_index, rows_like
 from nupi.rule import Gain, project_integral_
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class DualOptimizer(Optimizer):
                 if error.is_sparse:
                     error = error.coalesce()
                     leading = error.sparse_dim()
-                    self._advance_rows(group, param, _flat_index(error), error.values(), slots, leading)
+                    self._advance_rows(group, param, flat_index(error), error.values(), slots, leading)
                 elif batched and self._opened(param, slots):
                     thetas.append(param)
                     errors.append(error)
@@ -227,7 +228,7 @@ class DualOptimizer(Optimizer):
         seen = None
         if slots:
             state = self.state[param]
-            if not _fits(state.get(slots[-1]), param):
+            if not fits(state.get(slots[-1]), param):
                 fresh = self._ready_state(param, slots)
             # After a dense step every element has been seen, so the mask has done its work.
             seen = state.pop("seen", None)
@@ -240,7 +241,7 @@ class DualOptimizer(Optimizer):
         if seen is None:
             self._advance(group, theta, state, e, gains, fresh=fresh)
         else:
-            self._advance_mixed(group, theta, state, e, gains, ~_rows_like(seen, theta))
+            self._advance_mixed(group, theta, state, e, gains, ~rows_like(seen, theta))
         if not wide:
             param.copy_(theta)
 
@@ -286,15 +287,13 @@ class DualOptimizer(Optimizer):
             seen = kept.get("seen")
             if seen is not None and seen.dim() < leading:
                 # The mask has been over coarser rows than these: refine it.
-                seen = kept["seen"] = _rows_like(seen, param).expand(param.shape[:leading]).contiguous()
+                seen = kept["seen"] = rows_like(seen, param).expand(param.shape[:leading]).contiguous()
         state = {slot: tensor.index_select(0, rows) for slot, tensor in whole.items()}
         if seen is None:
             self._advance(group, theta, state, e, gains, fresh=False)
         else:
             marks = seen.view(-1, *seen.shape[leading:])
-            self._advance_mixed(
-                group, theta, state, e, gains, ~_rows_like(marks.index_select(0, rows), theta)
-            )
+            self._advance_mixed(group, theta, state, e, gains, ~rows_like(marks.index_select(0, rows), theta))
             marks.index_fill_(0, rows, True)
         flat.index_copy_(0, rows, theta.to(param.dtype))
         for slot, tensor in whole.items():
@@ -322,13 +321,13 @@ class DualOptimizer(Optimizer):
         if param.dtype.itemsize < _WIDE:
             return False
         state = self.state[param] if slots else {}
-        return not slots or (_fits(state.get(slots[-1]), param) and "seen" not in state)
+        return not slots or (fits(state.get(slots[-1]), param) and "seen" not in state)
 
     def _ready_state(self, param: torch.Tensor, slots: tuple[str, ...]) -> bool:
         """Make the state if there is none yet (and say so), or have it follow a parameter that was moved or cast."""
         state = self.state[param]
         last = state.get(slots[-1])
-        if _fits(last, param):
+        if fits(last, param):
             return False
         wide = widened(param.dtype)
         if last is not None:
@@ -348,22 +347,3 @@ class DualOptimizer(Optimizer):
             check_parameter(param)
             for name in self.gain_names:
                 group[name] = checked_gain(name, group[name], param)
-
-
-def _fits(state: torch.Tensor | None, param: torch.Tensor) -> bool:
-    """Whether a parameter has state, of its own dtype and where it is."""
-    return state is not None and state.dtype == param.dtype and state.device == param.device
-
-
-def _rows_like(mask: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """A mask over leading dimensions, with the trailing ones of `like` added to broadcast over."""
-    return mask.view(*mask.shape, *(1,) * (like.dim() - mask.dim()))
-
-
-def _flat_index(error: torch.Tensor) -> torch.Tensor:
-    """The coordinates of a coalesced sparse gradient as indices into its flattened leading dimensions."""
-    index = error.indices()
-    flat = index[0]
-    for dimension in range(1, error.sparse_dim()):
-        flat = flat * error.shape[dimension] + index[dimension]
-    return flat
