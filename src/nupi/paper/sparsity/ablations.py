@@ -28,12 +28,13 @@ def few(scale: Scale, rows: Mapping[Dual, Row]) -> dict[Dual, Row]:
 
 
 def densities(scale: Scale) -> tuple[float, ...]:
+    """The targets of the ablations of kp and of Adam."""
     return (0.5,) if scale == "smoke" else (0.5, 0.3)
 
 
 @target(
     "sparsity-adam",
-    paper="Appendix G.3: the ablation of Adam's step size",
+    paper="Tables 13 and 14: the step size of Adam",
     about="Adam on the multiplier with 8 step sizes at 50 and 30%",
     scales=("smoke", "laptop", "desk", "paper"),
 )
@@ -85,7 +86,7 @@ def adam_claims(trained: Sequence[Trained]) -> list[Claim]:
 
 @target(
     "sparsity-momentum",
-    paper="Appendix G.4: the ablation of momentum",
+    paper="Tables 15 and 16: momentum",
     about="Polyak and Nesterov with beta from -0.9 to 0.9 at 30%",
     scales=("smoke", "laptop", "desk", "paper"),
 )

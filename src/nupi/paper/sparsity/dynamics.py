@@ -27,7 +27,7 @@ DIGITS = 4  # of a multiplier that becomes a penalty: more would say nothing
 
 @target(
     "sparsity-dynamics",
-    paper="Figure 2 and appendix G.1: violation and multiplier over training",
+    paper="Figure 2 and appendix H.1: violation and multiplier over training",
     about="GA, Polyak, Adam, dual restarts and nuPI under a density of 30%, step by step",
     scales=("smoke", "laptop", "desk", "paper"),
 )
@@ -90,7 +90,7 @@ def dynamics_claims(trained: Sequence[Trained]) -> list[Claim]:
 
 @target(
     "sparsity-penalized",
-    paper="Appendix G.1: the final multiplier as a fixed penalty",
+    paper="Appendix H.1: the final multiplier as a fixed penalty",
     about="train with nuPI's last multiplier fixed, and with multiplier 0: what density comes out?",
     scales=("smoke", "laptop", "desk", "paper"),
 )
