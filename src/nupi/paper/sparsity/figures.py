@@ -119,7 +119,9 @@ def ablation(
         for title, by_density in series.items():
             values = sorted(by_density[epsilon])
             seeds = [methods[by_density[epsilon][value]] for value in values]
-            look = {"color": style.colour(colours[title]), "linestyle": "--" if "bumpless" in title else "-"}
+            look = {"color": style.colour(colours[title]), "linestyle": "-"}
+            if "bumpless" in title:  # one method, one colour: what differs is the line
+                look |= {"linestyle": "--", "markerfacecolor": "none"}
             left.plot(
                 values,
                 [mean(x, lambda run: run.violation) for x in seeds],
@@ -137,6 +139,9 @@ def ablation(
         for axis in (left, right):
             if linear_below is not None:
                 axis.set_xscale("symlog", linthresh=linear_below, linscale=0.4)
+                decades = [10**power for power in range(-5, 2) if linear_below <= 10**power]
+                axis.set_xticks([0, *decades], ["0", *(f"{decade:g}" for decade in decades)])
+                axis.set_xlim(0 if min(_gains(series, epsilon)) == 0 else 0.7 * min(_gains(series, epsilon)))
         left.set_ylabel(f"Violation at {epsilon:.0%}\n(points)")
         right.set_ylabel(f"Training accuracy\nat {epsilon:.0%} (%)")
         bottom, top = left.get_ylim()
@@ -147,6 +152,10 @@ def ablation(
     handles, labels = rows[0][0].get_legend_handles_labels()
     fig.legend(handles, labels, loc="outside lower center", ncols=len(handles))
     return fig
+
+
+def _gains(series: Mapping[str, Mapping[float, Mapping[float, Dual]]], epsilon: float) -> list[float]:
+    return [value for by_density in series.values() for value in by_density[epsilon]]
 
 
 def _boundary(axis: Axes) -> None:

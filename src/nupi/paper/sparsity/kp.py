@@ -54,7 +54,7 @@ def sparsity_kp(run: Run) -> list[Claim]:
             {each: {"nuPI": {dual.kp: row for dual, row in rows[each].items()}} for each in rows},
             name=r"$k_p$",
             linear_below=0.8,
-            colours={"nuPI": "nupi", "nuPI, bumpless": "pid"},
+            colours={"nuPI": "nupi", "nuPI, bumpless": "nupi"},
         )
     )
     for epsilon in rows:
@@ -103,7 +103,9 @@ def kp_claims(
 
 
 def _ranked(one: Sequence[float], other: Sequence[float]) -> float:
-    """Spearman's rank correlation."""
+    """Spearman's rank correlation; 0 where one of them is constant."""
     from scipy.stats import spearmanr
 
+    if len(set(one)) == 1 or len(set(other)) == 1:
+        return 0.0
     return float(spearmanr(one, other).statistic)

@@ -71,7 +71,7 @@ GLOBAL: dict[float, dict[Dual, Row]] = {
     },
 }
 
-# Table 1 of the main text prints the first of these under a target of 30%; its appendix has it under 70%, as its numbers say.
+# Table 1 of the main text prints the first of these under a target of 30%; the appendix has it under 70%.
 LAYERWISE: dict[float, dict[Dual, LayerRow]] = {
     0.7: {
         _polyak(-0.5): LayerRow(91.9, 83.6, -26.5, -7.9, 18.9),

@@ -67,7 +67,7 @@ def global_claims(trained: Sequence[Trained]) -> list[Claim]:
         gentle = replace(ours, init="bumpless")
         paper = {dual: row.violation for dual, row in published.GLOBAL[epsilon].items()}
         at = f"at {epsilon:.0%}: "
-        if epsilon == 0.1:
+        if epsilon == 0.1:  # of its smallest density the paper says less
             claims.append(
                 Claim(
                     f"{at}positive momentum overshoots, negative does not",
@@ -78,22 +78,25 @@ def global_claims(trained: Sequence[Trained]) -> list[Claim]:
                 )
             )
         else:
-            claims.append(
+            nearest, said = (min(abs(of[each]) for each in OVERSHOOTING) for of in (violation, paper))
+            trains = {dual: row.train for dual, row in published.GLOBAL[epsilon].items()}
+            claims += [
                 Claim(
                     f"{at}gradient ascent and momentum overshoot by more than 5 points",
                     _listed(paper, OVERSHOOTING),
                     _listed(violation, OVERSHOOTING),
                     max(violation[each] for each in OVERSHOOTING) < -5,
-                )
-            )
-        nearest = min(abs(violation[each]) for each in OVERSHOOTING)
+                ),
+                Claim(
+                    f"{at}nuPI ends nearer to the boundary than gradient ascent and momentum",
+                    f"{abs(paper[ours]):.1f} against at least {said:.1f} points",
+                    f"{abs(violation[ours]):.1f} against at least {nearest:.1f}; "
+                    f"bumpless {abs(violation[gentle]):.1f}",
+                    abs(violation[ours]) < nearest,
+                ),
+                _best(at, accuracy, trains, ours, gentle),
+            ]
         claims += [
-            Claim(
-                f"{at}nuPI ends nearer to the boundary than gradient ascent and momentum",
-                f"{abs(paper[ours]):.1f} against at least {min(abs(paper[each]) for each in OVERSHOOTING):.1f} points",
-                f"{abs(violation[ours]):.1f} against at least {nearest:.1f}; bumpless {abs(violation[gentle]):.1f}",
-                abs(violation[ours]) < nearest,
-            ),
             Claim(
                 f"{at}nuPI ends within {LANDED} points of the boundary",
                 f"{paper[ours]:+.1f}",
@@ -105,13 +108,6 @@ def global_claims(trained: Sequence[Trained]) -> list[Claim]:
                 f"{paper[RESTARTS]:+.1f}",
                 f"{violation[RESTARTS]:+.2f}",
                 0 < violation[RESTARTS] < 3,
-            ),
-            _best(
-                at,
-                accuracy,
-                {dual: row.train for dual, row in published.GLOBAL[epsilon].items()},
-                ours,
-                gentle,
             ),
         ]
     return claims
