@@ -103,7 +103,7 @@ def test_scales_play_the_papers_run_faster():
     paper, laptop = SETTINGS["paper"], SETTINGS["laptop"]
     assert (paper.steps, paper.speed) == (78_200, 1)
     assert (paper.ki, paper.gate_rate, paper.beta2) == (8e-4, 1e-3, 0.999)
-    assert (laptop.steps, SETTINGS["desk"].steps) == (1_500, 15_640)
+    assert (laptop.steps, SETTINGS["desk"].steps) == (1_500, 12_512)
     for setting in SETTINGS.values():
         assert setting.ki * setting.steps == pytest.approx(
             8e-4 * 78_200
