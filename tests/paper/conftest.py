@@ -1,6 +1,6 @@
 import pytest
 
-from nupi.paper.data import adult
+from nupi.paper.data import adult, cifar10
 from nupi.paper.data.fetch import DataUnavailableError
 
 
@@ -11,3 +11,12 @@ def adult_data():
         return adult.load()
     except DataUnavailableError as error:
         pytest.skip(f"needs the Adult data, and {error}")
+
+
+@pytest.fixture(scope="session")
+def cifar_data():
+    """The real images; tests that need them are skipped only where no source of them can be reached."""
+    try:
+        return cifar10.load()
+    except DataUnavailableError as error:
+        pytest.skip(f"needs CIFAR-10, and {error}")

@@ -127,3 +127,16 @@ def test_a_damaged_result_is_computed_again(work, tmp_path):
 def test_no_worker_is_refused(work, tmp_path):
     with pytest.raises(ValueError, match="workers=0"):
         list(jobs.run(work.square, [{"x": 1}], tmp_path, workers=0))
+
+
+def add(*, one, where):
+    return [one, where]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_is_shared_reaches_every_job_and_has_no_part_in_its_name(tmp_path, workers):
+    wanted = [{"one": one} for one in range(3)]
+    first = jobs.values(jobs.run(add, wanted, tmp_path, workers=workers, shared={"where": "here"}))
+    assert sorted(value for _, value in first) == [[0, "here"], [1, "here"], [2, "here"]]
+    again = list(jobs.run(add, wanted, tmp_path, workers=workers, shared={"where": "elsewhere"}))
+    assert all(outcome.cached and outcome.value[1] == "here" for outcome in again)

@@ -12,6 +12,7 @@ sink the others.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import multiprocessing
@@ -68,6 +69,7 @@ def run(
     *,
     version: str = "1",
     workers: int | None = None,
+    shared: Settings | None = None,
 ) -> Iterator[Outcome]:
     """Yield an outcome for every job, cached ones first and then as they finish.
 
@@ -78,7 +80,10 @@ def run(
         version: part of every file's name; change it when the function computes something else.
         workers: processes at once, each with one thread; as many as there are cores unless given. With 1
             the jobs run in this process.
+        shared: further keyword arguments of every call that have no part in the name, such as where an input lies.
     """
+    if shared:
+        function = functools.partial(function, **shared)
     if workers is not None and workers < 1:
         raise ValueError(f"workers={workers}: at least 1 process must do the work")
     folder.mkdir(parents=True, exist_ok=True)
@@ -130,6 +135,8 @@ def values(outcomes: Iterable[Outcome]) -> list[tuple[dict[str, Any], Any]]:
 
 def result_path(folder: Path, function: Function, settings: Settings, version: str) -> Path:
     """The file a job's result is kept in: readable in front, exact behind."""
+    if isinstance(function, functools.partial):  # what is shared has no part in the name
+        function = function.func
     exact = json.dumps(
         [function.__module__, function.__qualname__, version, dict(settings)], sort_keys=True, allow_nan=False
     )

@@ -12,4 +12,9 @@ MODULES: tuple[str, ...] = (
     "nupi.paper.plane_targets",
     "nupi.paper.fairness",
     "nupi.paper.fairness_nu",
+    "nupi.paper.sparsity.table_targets",
+    "nupi.paper.sparsity.dynamics",
+    "nupi.paper.sparsity.kp",
+    "nupi.paper.sparsity.ablations",
+    "nupi.paper.sparsity.beyond",
 )

@@ -1,0 +1,130 @@
+"""Beyond the paper: which start of nuPI lands on the constraint and keeps the accuracy, and kp by bisection."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pandas as pd
+
+from nupi import rule
+from nupi.paper.runner import Claim, Run, Scale, target
+from nupi.paper.sparsity import figures
+from nupi.paper.sparsity.methods import GA, RESTARTS, Dual
+from nupi.paper.sparsity.runs import Trained, Wanted, frame, train_all
+from nupi.paper.sparsity.tables import beside, by_method, mean, score
+from nupi.tune import Bisection, bisect_kp
+
+EPSILON = 0.3
+KP = 14.4
+RAMP = 0.2  # of the run
+SEEDS: dict[Scale, int] = {"smoke": 1, "laptop": 3, "desk": 1}
+NEAR = 1.0  # points from the boundary that count as landed
+
+LOW, HIGH = 0.0, 40.0
+TOLERANCE = 0.5  # points
+MOST_RUNS = 8
+
+
+def variants(kp: float) -> list[Dual]:
+    """Every start, form and ramp; at nu = 0 the starts "error" and "ema" are one controller, so one is run."""
+    return [
+        Dual(kp=kp, init=init, form=form, ramp=ramp)
+        for ramp in (0.0, RAMP)
+        for form in rule.FORMS
+        for init in rule.INITS
+        if init != "ema"
+    ]
+
+
+@target(
+    "sparsity-starts",
+    paper="(not in the paper)",
+    about="the starts, both forms and a ramp of the gains: does a nuPI land and keep the accuracy of restarts?",
+    scales=("smoke", "laptop", "desk"),
+)
+def sparsity_starts(run: Run) -> list[Claim]:
+    """Train every variant of nuPI at the paper's kp, and the bumpless ones at a kp found by bisection."""
+    seeds = range(SEEDS[run.scale])
+    tuned = replace(Dual(init="bumpless"), kp=bisection(run, "bumpless").kp)
+    duals = [GA, RESTARTS, *variants(KP), tuned, replace(tuned, form="positional")]
+    trained = train_all(run, [Wanted(dual, EPSILON, seed) for seed in seeds for dual in duals])
+    run.results(frame(trained))
+    run.figure(figures.tradeoff(trained))
+    run.table(
+        f'Density at most 30%, {len(seeds)} seeds (at nu = 0 the start "ema" is "error")',
+        beside(by_method(trained, EPSILON), {}),
+    )
+    return score(run, starts_claims(trained, tuned))
+
+
+def starts_claims(trained: list[Trained], tuned: Dual) -> list[Claim]:
+    """The question that was open: lands, and trains as well as restarts?"""
+    methods = by_method(trained, EPSILON)
+    accuracy = {dual: mean(seeds, lambda each: each.train) for dual, seeds in methods.items()}
+    distance = {dual: mean(seeds, lambda each: abs(each.violation)) for dual, seeds in methods.items()}
+    at_paper = [dual for dual in methods if dual.kp == KP]
+    good = [
+        dual
+        for dual in methods
+        if dual.kp and distance[dual] <= NEAR and accuracy[dual] >= accuracy[RESTARTS]
+    ]
+    paper_good = [dual for dual in good if dual in at_paper]
+    return [
+        Claim(
+            f"some nuPI with the paper's kp = {KP:g} ends within {NEAR:g} point and trains as well as restarts",
+            "yes, from its own start",
+            _named(paper_good, distance, accuracy),
+            bool(paper_good),
+        ),
+        Claim(
+            f"some nuPI ends within {NEAR:g} point and trains as well as restarts, kp by bisection on the first seed",
+            "(not in the paper)",
+            f"{_named(good, distance, accuracy)}; restarts {distance[RESTARTS]:.2f} points off, "
+            f"{accuracy[RESTARTS]:.1f}%; kp = {tuned.kp:g}",
+            bool(good),
+        ),
+    ]
+
+
+def _named(duals: list[Dual], distance: dict[Dual, float], accuracy: dict[Dual, float]) -> str:
+    found = [f"{dual.label}: {distance[dual]:.2f} points off, {accuracy[dual]:.1f}%" for dual in duals]
+    return "; ".join(found) or "none"
+
+
+@target(
+    "sparsity-bisection",
+    paper="Section 5.3: kp can be tuned by bisection",
+    about="nupi.tune.bisect_kp on the density of 30%, from kp in [0, 40] to half a point, in at most 8 runs",
+    scales=("smoke", "laptop", "desk"),
+)
+def sparsity_bisection(run: Run) -> list[Claim]:
+    """Search kp from both starts, and say what the searches found."""
+    starts: tuple[rule.Init, ...] = ("zero", "bumpless")
+    searches = {init: bisection(run, init) for init in starts}
+    rows = [
+        {"start": init, "run": number, "kp": each.kp, "violation": each.violation}
+        for init, search in searches.items()
+        for number, each in enumerate(search.runs, start=1)
+    ]
+    run.results(pd.DataFrame(rows))
+    run.table("Every run of both searches, violations in points", pd.DataFrame(rows))
+    return score(run, [_verdict(init, search) for init, search in searches.items()])
+
+
+def bisection(run: Run, init: rule.Init) -> Bisection:
+    """The search for kp on the first seed; its runs are jobs like any other, so they are kept and shared."""
+
+    def violation(kp: float) -> float:
+        dual = Dual(kp=kp, init=init) if kp else GA  # without kp there is no start to choose
+        return train_all(run, [Wanted(dual, EPSILON)])[0].violation
+
+    return bisect_kp(violation, LOW, HIGH, tolerance=TOLERANCE, max_runs=MOST_RUNS)
+
+
+def _verdict(init: str, search: Bisection) -> Claim:
+    return Claim(
+        f'bisection of kp in [{LOW:g}, {HIGH:g}] from the start "{init}" comes within {TOLERANCE} points',
+        "kp can be tuned by bisection",
+        f"{search.status}: {search.violation:+.2f} at kp = {search.kp:g}, {len(search.runs)} runs",
+        search.status == "converged" and len(search.runs) <= MOST_RUNS,
+    )

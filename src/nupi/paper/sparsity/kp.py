@@ -1,0 +1,111 @@
+"""The ablation of nuPI's kp, from the paper's start and from the bumpless one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from nupi.paper.runner import Claim, Run, target
+from nupi.paper.sparsity import figures, published
+from nupi.paper.sparsity.ablations import densities, few
+from nupi.paper.sparsity.dry_run import dry_run
+from nupi.paper.sparsity.runs import Trained, Wanted, frame, train_all
+from nupi.paper.sparsity.setting import SEEDS
+from nupi.paper.sparsity.tables import beside, by_method, mean, score
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from nupi.paper.sparsity.methods import Dual
+
+DAMPED_BY = 14.4  # the kp up to which both of the paper's tables have less and less overshoot
+
+
+@target(
+    "sparsity-kp",
+    paper="Figure 9, tables 11 and 12: the ablation of kp",
+    about="12 values of kp at 50 and 30%, from the paper's start and from the bumpless one",
+    scales=("smoke", "laptop", "desk", "paper"),
+)
+def sparsity_kp(run: Run) -> list[Claim]:
+    """Train nuPI with every kp from two starts, and compare."""
+    rows = {epsilon: few(run.scale, published.KP[epsilon]) for epsilon in densities(run.scale)}
+    gentle = {dual: replace(dual, init="bumpless") if dual.kp else dual for dual in published.KP[0.5]}
+    duals = [(dual, each) for each in rows for dual in rows[each]]
+    wanted = [
+        Wanted(start, epsilon, seed)
+        for seed in range(SEEDS[run.scale])
+        for dual, epsilon in duals
+        for start in (dual, gentle[dual])
+    ]
+    if checked := dry_run(run, len(set(wanted))):
+        return checked
+    trained = train_all(run, wanted)
+    run.results(frame(trained))
+    series = {
+        "nuPI": {each: {dual.kp: dual for dual in rows[each]} for each in rows},
+        "nuPI, bumpless": {each: {dual.kp: gentle[dual] for dual in rows[each]} for each in rows},
+    }
+    run.figure(
+        figures.ablation(
+            trained,
+            series,
+            {each: {"nuPI": {dual.kp: row for dual, row in rows[each].items()}} for each in rows},
+            name=r"$k_p$",
+            linear_below=0.8,
+            colours={"nuPI": "nupi", "nuPI, bumpless": "nupi"},
+        )
+    )
+    for epsilon in rows:
+        run.table(f"kp at {epsilon:.0%}", beside(by_method(trained, epsilon), published.KP[epsilon]))
+    return score(run, kp_claims(trained, series))
+
+
+def kp_claims(
+    trained: Sequence[Trained], series: Mapping[str, Mapping[float, Mapping[float, Dual]]]
+) -> list[Claim]:
+    """What the paper says of kp, for both starts."""
+    claims = []
+    for title, by_density in series.items():
+        for epsilon, by_kp in by_density.items():
+            methods = by_method(trained, epsilon)
+            kps = sorted(by_kp)
+            violation = [mean(methods[by_kp[kp]], lambda each: each.violation) for kp in kps]
+            accuracy = [mean(methods[by_kp[kp]], lambda each: each.train) for kp in kps]
+            paper = {dual.kp: row for dual, row in published.KP[epsilon].items()}
+            damped = [found for kp, found in zip(kps, violation, strict=True) if kp <= DAMPED_BY]
+            listed = ", ".join(f"{found:+.1f} at {kp:g}" for kp, found in zip(kps, violation, strict=True))
+            said = ", ".join(f"{paper[kp].violation:+.1f} at {kp:g}" for kp in kps)
+            at = f"{title}, at {epsilon:.0%}: "
+            claims += [
+                Claim(
+                    f"{at}a larger kp means less overshoot, up to kp = {DAMPED_BY:g} (to half a point)",
+                    said,
+                    listed,
+                    all(later > earlier - 0.5 for earlier, later in pairwise(damped))
+                    and damped[-1] > damped[0] + 5,
+                ),
+                Claim(
+                    f"{at}the largest kp ends infeasible",
+                    f"{paper[kps[-1]].violation:+.1f}",
+                    f"{violation[-1]:+.1f}",
+                    violation[-1] > 0,
+                ),
+                Claim(
+                    f"{at}the denser network trains better (rank correlation of density and accuracy)",
+                    f"strong: {_ranked([paper[kp].violation for kp in kps], [paper[kp].train for kp in kps]):.2f}",
+                    f"{_ranked(violation, accuracy):.2f}",
+                    _ranked(violation, accuracy) > 0.7,
+                ),
+            ]
+    return claims
+
+
+def _ranked(one: Sequence[float], other: Sequence[float]) -> float:
+    """Spearman's rank correlation; 0 where one of them is constant."""
+    from scipy.stats import spearmanr
+
+    if len(set(one)) == 1 or len(set(other)) == 1:
+        return 0.0
+    return float(spearmanr(one, other).statistic)

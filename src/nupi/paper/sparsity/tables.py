@@ -1,0 +1,102 @@
+"""What came out beside the paper's numbers, and the paper's claims scale by scale."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import pandas as pd
+import torch
+
+from nupi.paper.fairness_curves import spread
+from nupi.paper.runner import SCALES, Claim, Run, write_atomically
+from nupi.paper.sparsity.published import LayerRow, Row
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from nupi.paper.sparsity.methods import Dual
+    from nupi.paper.sparsity.runs import Trained
+
+ABSENT = ""
+BY_SCALE = "scores.json"
+
+
+def by_method(trained: Iterable[Trained], epsilon: float) -> dict[Dual, list[Trained]]:
+    """The runs at one target density, the seeds of a method together."""
+    found: dict[Dual, list[Trained]] = {}
+    for each in trained:
+        if each.wanted.epsilon == epsilon:
+            found.setdefault(each.wanted.dual, []).append(each)
+    return found
+
+
+def mean(seeds: Sequence[Trained], of: Callable[[Trained], float]) -> float:
+    """Over the seeds of a method."""
+    return sum(map(of, seeds)) / len(seeds)
+
+
+def beside(
+    methods: Mapping[Dual, Sequence[Trained]], published: Mapping[Dual, Row | LayerRow]
+) -> pd.DataFrame:
+    """A table of the paper with ours in it: a row a method, mean and deviation over the seeds."""
+    return pd.DataFrame(_row(dual, seeds, published.get(dual)) for dual, seeds in methods.items())
+
+
+def _row(dual: Dual, seeds: Sequence[Trained], paper: Row | LayerRow | None) -> dict[str, str]:
+    def ours(of: Callable[[Trained], float]) -> str:
+        return spread(torch.tensor([of(each) for each in seeds]), digits=1)
+
+    def theirs(value: float | None) -> str:
+        return ABSENT if value is None else f"{value:.1f}"
+
+    row = {
+        "method": dual.label,
+        "train": ours(lambda each: each.train),
+        "train, paper": theirs(paper and paper.train),
+        "test": ours(lambda each: each.test),
+        "test, paper": theirs(paper and paper.test),
+    }
+    if not seeds[0].wanted.layerwise:
+        row |= {
+            "violation": ours(lambda each: each.violation),
+            "violation, paper": theirs(paper.violation if isinstance(paper, Row) else None),
+            "worst": ours(lambda each: each.worst),
+            "median gates": ours(lambda each: each.realised),
+            "multiplier": spread(torch.tensor([each.multiplier.item() for each in seeds]), digits=2),
+        }
+        return row
+    layer = paper if isinstance(paper, LayerRow) else None
+    return row | {
+        "min": ours(lambda each: each.violations.min().item()),
+        "min, paper": theirs(layer and layer.lowest),
+        "max": ours(lambda each: each.violations.max().item()),
+        "max, paper": theirs(layer and layer.highest),
+        "range": ours(lambda each: each.spread),
+        "range, paper": theirs(layer and layer.spread),
+    }
+
+
+def score(run: Run, claims: list[Claim]) -> list[Claim]:
+    """Keep the verdicts of this scale beside those of others that were run before, and show them together."""
+    path = run.out / BY_SCALE
+    try:
+        known = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        known = {}
+    known[run.scale] = [asdict(claim) for claim in claims]
+    write_atomically(path, json.dumps(known, indent=1, ensure_ascii=False) + "\n")
+    scales = [scale for scale in SCALES if scale in known and scale != "smoke"]
+    if len(scales) > 1:
+        verdicts: dict[str, dict[str, str]] = {}
+        for scale in scales:
+            for each in known[scale]:
+                row = verdicts.setdefault(each["claim"], {"paper": each["paper"]})
+                row[scale] = f"{'holds' if each['holds'] else 'NO'}: {each['here']}"
+        rows = [
+            {"claim": claim, "paper": row["paper"], **{scale: row.get(scale, ABSENT) for scale in scales}}
+            for claim, row in verdicts.items()
+        ]
+        run.table("The paper's claims, scale by scale", pd.DataFrame(rows))
+    return claims

@@ -1,0 +1,219 @@
+"""Train one network under a density constraint: the loop behind every sparsity figure and table.
+
+The problem: minimise the expected cross-entropy over the gates, so that the expected share of active gated
+parameters is at most epsilon, in the whole network or in each of its 8 gated layers. The dual player moves first,
+once a step, on the exact density. All runs of a seed start from one checkpoint: the network after a few dense epochs.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.functional import avg_pool2d, cross_entropy
+
+import nupi
+from nupi import gates
+from nupi.paper import jobs
+from nupi.paper.data import cifar10
+from nupi.paper.resnet import GATED, ResNet18
+from nupi.paper.sparsity.methods import Dual
+from nupi.paper.sparsity.setting import Setting
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from torch import nn
+
+VERSION = "1"
+"""Change it when `train` or `warm_up` computes something else: results kept under another one are not used."""
+
+KEPT_POINTS = 1_600  # of a run's curves, at most
+MOMENTUM = 0.9
+CHUNK = 500  # images at a time where nothing is trained
+
+
+def warm_up(*, seed: int, setting: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """The weights of a dense network after the warm-up epochs."""
+    size = Setting(**setting)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = on_device(ResNet18(size.width))
+        optimizer = weight_optimizer(list(model.parameters()), size)
+        for _ in range(size.warm_up):
+            for images, labels in batches(size):
+                cross_entropy(model(images), labels).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+    return {name: tensor.cpu() for name, tensor in model.state_dict().items()}
+
+
+def warm_up_path(runs: Path, seed: int, setting: Mapping[str, Any]) -> Path:
+    """Where the jobs keep the checkpoint that the runs of a seed start from."""
+    return jobs.result_path(runs, warm_up, {"seed": seed, "setting": dict(setting)}, VERSION)
+
+
+def train(
+    *,
+    seed: int,
+    epsilon: float,
+    layerwise: bool,
+    dual: Mapping[str, Any],
+    setting: Mapping[str, Any],
+    runs: str,
+) -> dict[str, Any]:
+    """Train from a checkpoint and give back what the run came to.
+
+    Args:
+        seed: of the order of the images and of the gates' samples.
+        epsilon: the largest density allowed.
+        layerwise: whether each layer has a constraint of its own.
+        dual: the dual player, as `Dual.settings` has it.
+        setting: the size of the experiment, as a dictionary.
+        runs: the folder of the jobs' results, where the checkpoint of this seed is (`warm_up` made it).
+
+    Returns:
+        The final accuracies (evaluation mode, median gates), densities of all kinds, and multipliers; curves of the
+        violations and the multipliers that the step was taken with, at the steps in `step`; seconds of a processor.
+    """
+    started = time.process_time()
+    size, player = Setting(**setting), Dual(**dual)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = ResNet18(size.width)
+        model.load_state_dict(torch.load(warm_up_path(Path(runs), seed, setting), weights_only=True)["value"])
+        gates.attach(model, GATED, place=size.place, droprate_init=size.droprate_init, clamp=size.clamp)
+        model = on_device(model)
+        curves = descend(model, size, player, epsilon, layerwise=layerwise)
+        train_accuracy, test_accuracy = accuracies(model, size)
+    with torch.no_grad():
+        model.eval()
+        final = {
+            "density": gates.density(model).cpu(),
+            "realised_density": gates.density(model, kind="realised").cpu(),
+            "layer_densities": gates.layer_densities(model).cpu(),
+            "realised_layer_densities": gates.layer_densities(model, kind="realised").cpu(),
+        }
+    return {
+        **final,
+        **curves,
+        "train_accuracy": train_accuracy,
+        "test_accuracy": test_accuracy,
+        "seconds": time.process_time() - started,
+    }
+
+
+def descend(
+    model: nn.Module,
+    size: Setting,
+    player: Dual,
+    epsilon: float,
+    *,
+    layerwise: bool,
+    steps: int | None = None,
+) -> dict[str, torch.Tensor]:
+    """The training loop, for a whole run or for so many steps; gives the curves."""
+    count = len(gates.gated_layers(model)) if layerwise else 1
+    constraint = nupi.Inequality(count, init=player.multiplier, restart=player.restart)
+    lagrangian = nupi.Lagrangian({"density": constraint}).to(next(model.parameters()).device)
+    dual = player.optimizer(lagrangian, size)
+    ramp = dual and torch.optim.lr_scheduler.LambdaLR(dual, player.gain(size.steps)) if player.ramp else None
+    weights = weight_optimizer(list(gates.weight_parameters(model)), size)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(weights, size.steps)
+    phi = torch.optim.Adam(
+        gates.gate_parameters(model), lr=size.gate_rate, betas=(0.9, size.beta2), fused=True
+    )
+    stride = -(-size.steps // KEPT_POINTS)
+    curves: dict[str, list[torch.Tensor]] = {"violations": [], "multipliers": []}
+    kept: list[int] = []
+    model.train()
+    for step, (images, labels) in enumerate(endless(size)):
+        if step == (size.steps if steps is None else steps):
+            break
+        loss = cross_entropy(model(images), labels)
+        density = gates.layer_densities(model) if layerwise else gates.density(model).unsqueeze(0)
+        violations = {"density": density - epsilon}
+        if dual is not None:
+            lagrangian.ascend(dual, violations)
+        if ramp is not None:
+            ramp.step()
+        lagrangian(loss, violations).backward()
+        if step % stride == 0:
+            kept.append(step)
+            curves["violations"].append(violations["density"].detach())
+            curves["multipliers"].append(lagrangian.multipliers["density"].clone())
+        for optimizer in (weights, phi):
+            optimizer.step()
+            optimizer.zero_grad()
+        schedule.step()
+    stacked = {name: torch.stack(values).cpu() for name, values in curves.items()}
+    return stacked | {
+        "step": torch.tensor(kept),
+        "multiplier": lagrangian.multipliers["density"].cpu().clone(),
+    }
+
+
+def weight_optimizer(weights: list[nn.Parameter], size: Setting) -> torch.optim.SGD:
+    """The weights' optimizer; what it decays has no part in the gates."""
+    return torch.optim.SGD(
+        weights, lr=size.rate, momentum=MOMENTUM, weight_decay=size.weight_decay, fused=True
+    )
+
+
+def endless(size: Setting) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Batches of one epoch after another."""
+    while True:
+        yield from batches(size)
+
+
+def batches(size: Setting) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """One pass over the training images in random order."""
+    images, labels = data(size)[0]
+    for rows in torch.randperm(len(labels)).to(labels.device).split(size.batch):
+        yield images[rows], labels[rows]
+
+
+def accuracies(model: nn.Module, size: Setting) -> tuple[float, float]:
+    """The share of training and of test images that get their class, with the median gates."""
+    model.eval()
+    found = []
+    with torch.no_grad():
+        for images, labels in data(size):
+            right = [
+                (model(some).argmax(1) == classes).sum()
+                for some, classes in zip(images.split(CHUNK), labels.split(CHUNK), strict=True)
+            ]
+            found.append(torch.stack(right).sum().item() / len(labels))
+    return found[0], found[1]
+
+
+@functools.lru_cache(maxsize=1)
+def data(size: Setting) -> tuple[tuple[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
+    """Images and classes to train with and to test with, on the device, at the setting's size."""
+    loaded = cifar10.load()
+
+    def smaller(split: cifar10.Split, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        full = cifar10.standardised(split.images[:count])
+        images = avg_pool2d(full, cifar10.SIDE // size.side)
+        return images.to(device(), memory_format=layout(size.width)), split.labels[:count].to(device())
+
+    return smaller(loaded.train, size.images), smaller(loaded.test, len(loaded.test))
+
+
+def device() -> torch.device:
+    """The accelerator if there is one."""
+    return torch.accelerator.current_accelerator() or torch.device("cpu")
+
+
+def on_device(model: ResNet18) -> ResNet18:
+    """The model where it is trained, in the layout that its convolutions are fastest in."""
+    width = model.head.in_features // 8
+    return model.to(device(), memory_format=layout(width))  # type: ignore[call-overload,no-any-return]
+
+
+def layout(width: int) -> torch.memory_format:
+    """Channels last, a third faster from width 16 on; below 8 torch's CPU kernels for it corrupt memory (2.13)."""
+    return torch.channels_last if width >= 16 else torch.contiguous_format
