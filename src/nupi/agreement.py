@@ -15,7 +15,7 @@ another will not send.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
 import torch
@@ -143,14 +143,14 @@ def _gathered(
     return [tuple(each.tolist()) for each in everyone]
 
 
-def _options(dual: torch.optim.Optimizer, multipliers: Multipliers) -> list[tuple[list[str], dict[str, Any]]]:
+def _options(dual: torch.optim.Optimizer, multipliers: Multipliers) -> list[tuple[list[str], dict[str, str]]]:
     """By param group, the constraints it is for and its options that are no tensors."""
     names = {id(multiplier): name for name, multiplier in multipliers.items()}
     return [
         (
             [names.get(id(param), "another parameter") for param in group["params"]],
             {
-                option: value
+                option: of_value(value)
                 for option, value in group.items()
                 if option != "params" and not isinstance(value, torch.Tensor)
             },
@@ -178,7 +178,7 @@ def _described(dual: torch.optim.Optimizer, multipliers: Multipliers, number: in
     words = {"the dual": f"{type(dual).__qualname__}, number {number + 1} of those that ascend was given"}
     for position, (names, options) in enumerate(_options(dual, multipliers)):
         words[f"param group {position}"] = f"for {', '.join(names)}"
-        words.update({f"{option!r} of group {position}": repr(value) for option, value in options.items()})
+        words.update({f"{option!r} of group {position}": value for option, value in options.items()})
     return words
 
 

@@ -36,7 +36,14 @@ def of_tensor(tensor: torch.Tensor) -> int:
 
 
 def of_value(value: Any) -> str:
-    """A tensor by its type, shape and fingerprint; anything else as it prints."""
+    """A tensor by its type, shape and fingerprint, a plain value as it prints, anything else by its type.
+
+    Functions and other objects print their address, which is another in every process.
+    """
     if isinstance(value, torch.Tensor):
         return f"{value.dtype} {tuple(value.shape)} {of_tensor(value)}"
-    return repr(value)
+    if value is None or isinstance(value, (bool, int, float, complex, str, torch.dtype, torch.device)):
+        return repr(value)
+    if isinstance(value, (tuple, list)):
+        return f"({', '.join(map(of_value, value))})"
+    return type(value).__qualname__

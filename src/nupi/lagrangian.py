@@ -127,7 +127,7 @@ class Lagrangian(nn.Module):
             self._ascend_together(dual, violations)
             return
         if torch.compiler.is_compiling() and breaks_graph(dual, violations):
-            torch.compiler.disable(self.ascend)(dual, violations)
+            torch.compiler.disable(Lagrangian.ascend)(self, dual, violations)
             return
         if self._unheard or self._look is not None:
             self._report(wait=False)

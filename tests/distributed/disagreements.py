@@ -95,6 +95,11 @@ def two_duals():
         name: nupi.NuPI([lagrangian.get_parameter(name)], ki=gain, kp=1.0)
         for name, gain in (("norm", 0.1), ("table", 0.2))
     }
+    for dual in duals.values():
+        dual.param_groups[0].update(
+            warm=lambda _: 1.0, of={"what": object()}
+        )  # at another address on every rank
+        dual.param_groups[0].update(betas=(0.9, None))
     schedulers = [torch.optim.lr_scheduler.ExponentialLR(dual, 0.9) for dual in duals.values()]
     with Calls() as calls:
         for step in range(4):
