@@ -68,6 +68,7 @@ def test_compiled_is_eager_in_one_graph(make):
     assert_same(plain, fast, names)
 
 
+@pytest.mark.filterwarnings("ignore:Skipping serialization:UserWarning")  # torch 2.6, of its own settings
 def test_inductor_makes_the_same_of_it():
     torch._dynamo.reset()
     plain, fast = problem(DUALS["velocity"]), problem(DUALS["velocity"])
