@@ -43,12 +43,10 @@ def check_dual(
 
 
 def breaks_graph(dual: torch.optim.Optimizer, violations: Mapping[str, Violation]) -> bool:
-    """Whether a compiler must leave the whole step to eager code, which then does it as ever.
-
-    The rows of an average are known by a look at its counts alone; another library's optimizer wants sparse gradients.
-    """
-    apart: tuple[type, ...] = (Averaged,) if isinstance(dual, DualOptimizer) else (Averaged, Indexed)
-    return isinstance(violations, Mapping) and any(isinstance(each, apart) for each in violations.values())
+    """Whether a compiler must leave the step to eager code: another library's optimizer wants sparse gradients."""
+    if isinstance(dual, DualOptimizer) or not isinstance(violations, Mapping):
+        return False
+    return any(isinstance(violation, (Averaged, Indexed)) for violation in violations.values())
 
 
 def host_may_look(dual: torch.optim.Optimizer, moves: Sequence[Move]) -> bool:
@@ -104,7 +102,7 @@ def take_guarded_step(
     good = torch.stack(finite).all()
     touched, before = guard.touched_by(dual, moves), guard.remember(dual, moves)
     kept = guard.keep(touched)
-    safe = [Move(m.name, m.multiplier, torch.where(good, m.error, 0.0), m.rows) for m in moves]
+    safe = [Move(m.name, m.multiplier, torch.where(good, m.error, 0.0), m.rows, m.seen) for m in moves]
     take_step(constraints, dual, safe)
     guard.undo(touched, kept, good)
     guard.disown(dual, moves, before, good)

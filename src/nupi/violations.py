@@ -22,6 +22,9 @@ class Move(NamedTuple):
     rows: (
         torch.Tensor | None
     )  # which rows they are; one that comes twice (where compiled) has the same error twice
+    seen: torch.Tensor | None = (
+        None  # if rows is None, a mask of those to move (where compiled); None means all
+    )
 
 
 def weighted(name: str, multiplier: torch.Tensor, violation: Violation) -> torch.Tensor:
@@ -72,6 +75,10 @@ def _totals(values: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, tor
 def averaged(name: str, multiplier: torch.Tensor, sums: torch.Tensor, counts: torch.Tensor) -> Move | None:
     """The error sums / counts without the rows that nothing was counted for. Costs a look at the counts."""
     sums, seen = sums.detach(), counts > 0
+    if torch.compiler.is_compiling():
+        # How many rows there are would depend on the counts: all are moved, and those not seen are put back.
+        error = sums / rows_like(torch.where(seen, counts, 1.0), sums)
+        return Move(name, multiplier, error.to(multiplier.dtype), None, seen)
     rows = None if bool(seen.all()) else seen.reshape(-1).nonzero().squeeze(1)
     if rows is not None:
         if not len(rows):
@@ -157,7 +164,10 @@ def checked_average(
     if counts.is_complex() or counts.dtype == torch.bool:
         raise TypeError(f"the counts of {name!r} are {counts.dtype}; they must be numbers")
     counts = counts.to(sums.dtype).expand(multiplier.shape[:1])
-    if guard.free_to_look(counts) and not bool(((counts >= 0) & (counts < torch.inf)).all()):
+    good = (counts >= 0) & (counts < torch.inf)
+    if not guard.free_to_look(counts):
+        sums, counts = torch.where(rows_like(good, sums), sums, torch.nan), torch.where(good, counts, 1.0)
+    elif not bool(good.all()):
         raise ValueError(f"the counts of {name!r} must be finite and >= 0, but {counts.tolist()} came")
     return sums.masked_fill(rows_like(counts == 0, sums), 0.0), counts
 
