@@ -49,7 +49,7 @@ def sparsity_starts(run: Run) -> list[Claim]:
     duals = [GA, RESTARTS, *variants(KP), tuned, replace(tuned, form="positional")]
     trained = train_all(run, [Wanted(dual, EPSILON, seed) for seed in seeds for dual in duals])
     run.results(frame(trained))
-    run.figure(figures.tradeoff(trained))
+    run.figure(figures.variants(trained))
     run.table(
         f'Density at most 30%, {len(seeds)} seeds (at nu = 0 the start "ema" is "error")',
         beside(by_method(trained, EPSILON), {}),

@@ -70,14 +70,35 @@ def layers(trained: Sequence[Trained]) -> Figure:
     return fig
 
 
+def variants(trained: Sequence[Trained]) -> Figure:
+    """Final violation and training accuracy, a row a method, a dot a seed and a line at their mean."""
+    methods = by_method(trained, trained[0].wanted.epsilon)
+    fig = style.figure(7.2, 0.22 * len(methods) + 1.0)
+    left, right = fig.subplots(1, 2, sharey=True)
+    for height, (dual, seeds) in enumerate(reversed(methods.items())):
+        for axis, values in ((left, [run.violation for run in seeds]), (right, [run.train for run in seeds])):
+            colour = style.colour(dual.colour)
+            axis.plot(values, [height] * len(values), "o", color=colour, markersize=4, alpha=0.6)
+            axis.plot(sum(values) / len(values), height, "|", color=colour, markersize=12)
+    left.set_yticks(range(len(methods)), [dual.label for dual in reversed(methods)])
+    _boundary(left)
+    _shade_left(left)
+    left.set_xlabel("Violation (points)")
+    right.set_xlabel("Training accuracy (%)")
+    return fig
+
+
 def dynamics(trained: Sequence[Trained]) -> Figure:
-    """Violation and multiplier over the run, one line a method."""
+    """Violation and multiplier over the run, one line a method; fixed multipliers from light to dark."""
+    fixed = sorted({each.wanted.dual.multiplier for each in trained if each.wanted.dual.multiplier})
+    shades = dict(zip(fixed, style.shades("nupi", len(fixed)), strict=True))
     fig = style.figure(7.2, 3.0)
     left, right = fig.subplots(1, 2)
     for each in trained:
         dual = each.wanted.dual
         dashes = "--" if dual.init == "bumpless" else "-"
-        steps, look = each.value["step"], {"color": style.colour(dual.colour), "linestyle": dashes}
+        colour = shades.get(dual.multiplier, style.colour(dual.colour))
+        steps, look = each.value["step"], {"color": colour, "linestyle": dashes}
         left.plot(steps, each.path[:, 0], linewidth=1.2, **look)
         right.plot(steps, each.value["multipliers"][:, 0], linewidth=1.2, label=dual.label, **look)
     left.set_ylabel("Violation (points)")

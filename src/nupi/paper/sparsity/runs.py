@@ -101,7 +101,8 @@ def train_all(run: Run, wanted: Iterable[Wanted]) -> list[Trained]:
     outcomes = jobs.run(
         train, settings, folder, version=VERSION, workers=workers, shared={"runs": str(folder)}
     )
-    values = jobs.values(run.progress(outcomes, f"training {len(every)} networks", total=len(every)))
+    waiting_for = f"training {len(every)} network{'s' * (len(every) > 1)}"
+    values = jobs.values(run.progress(outcomes, waiting_for, total=len(every)))
     found = {_asked(settings): value for settings, value in values}
     return [Trained(each, found[each]) for each in every]
 
