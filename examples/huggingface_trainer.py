@@ -1,4 +1,4 @@
-"""A Hugging Face Trainer under constraints: a subclass with one method more than usual.
+"""A Hugging Face Trainer under constraints: a subclass that notes violations and ascends once an optimizer step.
 
 python examples/huggingface_trainer.py
 """
@@ -11,15 +11,7 @@ from typing import Any
 
 import torch
 from torch.utils.data import Dataset
-from transformers import (
-    BertConfig,
-    BertForSequenceClassification,
-    Trainer,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
-)
+from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
 
 import nupi
 
@@ -35,38 +27,41 @@ class ConstrainedTrainer(Trainer):  # type: ignore[misc]
         self.model_accepts_loss_kwargs = False
         self.lagrangian = nupi.Lagrangian({"rate": nupi.Inequality()}, reduce="mean").to(self.args.device)
         self.dual = nupi.NuPI(self.lagrangian.parameters(), ki=0.1, kp=1.0, nu=0.9)
-        self.add_callback(SaveMultipliers(self))
+        self.seen: list[torch.Tensor] = []  # by how much each answer of this optimizer step is over the bound
 
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **_: Any) -> Any:  # noqa: FBT001, FBT002 - theirs
-        """The Lagrangian, in place of the loss; while training, the multipliers ascend first."""
+        """The Lagrangian, in place of the loss."""
         outputs = model(**inputs)
-        violations = {"rate": outputs.logits.softmax(1)[:, 1].mean() - self.bound}
+        over = outputs.logits.softmax(1)[:, 1] - self.bound
         if model.training:
-            self.lagrangian.ascend(self.dual, violations)
-        value = self.lagrangian(outputs.loss, violations)
+            self.seen.append(over.detach())
+        value = self.lagrangian(outputs.loss, {"rate": over.mean()})
         return (value, outputs) if return_outputs else value
 
-    def load_multipliers(self, folder: str | Path) -> None:
-        """Call before `train(resume_from_checkpoint=folder)`."""
-        saved = torch.load(Path(folder) / "multipliers.pt", weights_only=True)
-        self.lagrangian.load_state_dict(saved["lagrangian"])
-        self.dual.load_state_dict(saved["dual"])
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        """A micro-batch; after the last one before an optimizer step, the multipliers ascend on all that was seen."""
+        loss = super().training_step(*args, **kwargs)
+        if self.accelerator.sync_gradients:
+            over = torch.cat(self.seen)
+            self.seen.clear()
+            count = torch.tensor(len(over), device=over.device)
+            self.lagrangian.ascend(self.dual, {"rate": nupi.Averaged(over.sum(), count)})
+        return loss
 
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        """The dual player's part is saved with the primal's, before the file that makes a checkpoint whole."""
+        super()._save_optimizer_and_scheduler(output_dir)
+        if self.args.should_save:
+            parts = {"lagrangian": self.lagrangian.state_dict(), "dual": self.dual.state_dict()}
+            torch.save(parts, Path(output_dir) / "multipliers.pt")
 
-class SaveMultipliers(TrainerCallback):  # type: ignore[misc]
-    """Puts multipliers and controller state into every checkpoint the Trainer writes."""
-
-    def __init__(self, trainer: ConstrainedTrainer) -> None:
-        self.trainer = trainer
-
-    def on_save(self, args: TrainingArguments, state: TrainerState, _: TrainerControl, **__: Any) -> None:
-        """After the Trainer has written its own part."""
-        if state.is_world_process_zero:
-            parts = {
-                "lagrangian": self.trainer.lagrangian.state_dict(),
-                "dual": self.trainer.dual.state_dict(),
-            }
-            torch.save(parts, Path(args.output_dir) / f"checkpoint-{state.global_step}" / "multipliers.pt")
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """Called on every rank by `train(resume_from_checkpoint=...)`."""
+        if checkpoint is not None:
+            saved = torch.load(Path(checkpoint) / "multipliers.pt", self.args.device, weights_only=True)
+            self.lagrangian.load_state_dict(saved["lagrangian"])
+            self.dual.load_state_dict(saved["dual"])
+        super()._load_optimizer_and_scheduler(checkpoint)
 
 
 class Sentences(Dataset[dict[str, torch.Tensor]]):
@@ -105,13 +100,12 @@ def make_trainer(out: str | Path, steps: int, **more: Any) -> ConstrainedTrainer
     arguments = TrainingArguments(
         output_dir=str(out),
         max_steps=steps,
-        per_device_train_batch_size=32,
         learning_rate=3e-3,
         lr_scheduler_type="constant",
         report_to=[],
         disable_tqdm=True,
         use_cpu=True,
-        **{"save_strategy": "no", "logging_strategy": "no", **more},
+        **{"save_strategy": "no", "logging_strategy": "no", "per_device_train_batch_size": 32, **more},
     )
     return ConstrainedTrainer(tiny_model(), arguments, train_dataset=Sentences(512, seed=0), bound=0.3)
 

@@ -20,8 +20,9 @@ class Classifier(pl.LightningModule):
 
     def __init__(self) -> None:
         super().__init__()
-        self.model = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 1))
+        # First, so that a checkpoint it refuses has loaded nothing else.
         self.lagrangian = nupi.Lagrangian({"rate": nupi.Inequality()}, reduce="mean")
+        self.model = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 1))
         # Not among configure_optimizers: Lightning would step it, and ascend does.
         self.dual = nupi.NuPI(self.lagrangian.parameters(), ki=0.1, kp=1.0, nu=0.9)
 

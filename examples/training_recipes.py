@@ -54,19 +54,23 @@ def accumulation(
     dual: torch.optim.Optimizer,
     batches: Iterable[list[Batch]],
 ) -> None:
-    """Gradients of k micro-batches, then one step of each player, on the mean of what was seen.
+    """Gradients of several micro-batches, then one step of each player, on the mean of what was seen.
 
-    Multipliers stay put while gradients add up, so `ascend` comes after `backward`. For violations that are means over
-    unequal numbers of things, add up sums and counts instead, and ascend on `nupi.Averaged(sums, counts)`.
+    Multipliers stay put while gradients add up, so `ascend` comes after `backward`. Micro-batches weigh by their rows,
+    and a constraint that some of them lack is averaged over those that have it.
     """
     for micro_batches in batches:
-        k = len(micro_batches)
-        seen = {name: torch.zeros(()) for name in lagrangian.multipliers}
+        rows = sum(len(x) for x, _ in micro_batches)
+        sums: dict[str, torch.Tensor] = {}
+        counts: dict[str, int] = {}
         for batch in micro_batches:
             loss, violations = evaluate(model, batch)
-            (lagrangian(loss, violations) / k).backward()
-            seen = {name: seen[name] + violation.detach() / k for name, violation in violations.items()}
-        lagrangian.ascend(dual, seen)
+            here = len(batch[0])
+            (lagrangian(loss, violations) * (here / rows)).backward()
+            for name, violation in violations.items():
+                sums[name] = sums.get(name, 0.0) + here * violation.detach()
+                counts[name] = counts.get(name, 0) + here
+        lagrangian.ascend(dual, {n: nupi.Averaged(sums[n], torch.tensor(counts[n])) for n in sums})
         primal.step()
         primal.zero_grad()
 

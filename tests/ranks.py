@@ -77,6 +77,7 @@ class Ranks:
 
 def _serve(pipe, rank, answer):
     torch.set_num_threads(1)
+    finished = None
     while True:
         scenario, args, world, init = pipe.recv()
         dist.init_process_group(
@@ -87,5 +88,8 @@ def _serve(pipe, rank, answer):
             torch.save(scenario(*args), answer)
         except Exception:  # noqa: BLE001 - it is the test's to judge
             failure = f"rank {rank}:\n{traceback.format_exc()}"
+        # Its last reference goes a round later: torch 2.6 waits for the group's threads under the interpreter's lock,
+        # for ever if one of them still has a tensor to let go of.
+        finished = dist.group.WORLD  # noqa: F841
         dist.destroy_process_group()
         pipe.send(failure)

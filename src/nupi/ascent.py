@@ -9,7 +9,7 @@ import torch
 from torch.optim.optimizer import _global_optimizer_pre_hooks
 
 from nupi import guard
-from nupi.constraints import Constraint, Inequality
+from nupi.constraints import Averaged, Constraint, Indexed, Inequality
 from nupi.optim.base import DualOptimizer
 from nupi.violations import Move, as_sparse_gradient
 
@@ -42,6 +42,13 @@ def check_dual(
             )
 
 
+def breaks_graph(dual: torch.optim.Optimizer, violations: Mapping[str, Violation]) -> bool:
+    """Whether a compiler must leave the step to eager code: another library's optimizer wants sparse gradients."""
+    if isinstance(dual, DualOptimizer) or not isinstance(violations, Mapping):
+        return False
+    return any(isinstance(violation, (Averaged, Indexed)) for violation in violations.values())
+
+
 def host_may_look(dual: torch.optim.Optimizer, moves: Sequence[Move]) -> bool:
     """Whether a look at the errors' values is free, or cannot be done without."""
     for move in moves:
@@ -63,11 +70,16 @@ def take_step(constraints: Constraints, dual: torch.optim.Optimizer, moves: Sequ
     borrowed = isinstance(dual, DualOptimizer) and not (
         dual._optimizer_step_pre_hooks or _global_optimizer_pre_hooks
     )
+    compiled = torch.compiler.is_compiling()
     for move in moves:
+        if move.rows is not None and compiled:
+            continue
         gradient = move.error if move.rows is None else as_sparse_gradient(move)
         move.multiplier.grad = gradient if borrowed else gradient.clone()
     try:
         dual.step()
+        if compiled:
+            _step_rows(dual, moves)
     except RuntimeError as error:
         _explain_sparse(dual, moves, error)
         raise
@@ -90,7 +102,7 @@ def take_guarded_step(
     good = torch.stack(finite).all()
     touched, before = guard.touched_by(dual, moves), guard.remember(dual, moves)
     kept = guard.keep(touched)
-    safe = [Move(m.name, m.multiplier, torch.where(good, m.error, 0.0), m.rows) for m in moves]
+    safe = [Move(m.name, m.multiplier, torch.where(good, m.error, 0.0), m.rows, m.seen) for m in moves]
     take_step(constraints, dual, safe)
     guard.undo(touched, kept, good)
     guard.disown(dual, moves, before, good)
@@ -135,3 +147,11 @@ def _spread(seen: torch.Tensor, move: Move) -> torch.Tensor:
     if move.rows is None:
         return seen
     return torch.zeros_like(move.multiplier, dtype=torch.bool).index_copy_(0, move.rows, seen)
+
+
+def _step_rows(dual: torch.optim.Optimizer, moves: Sequence[Move]) -> None:
+    """The rows of a step that is compiled, which knows no sparse gradient."""
+    for move in moves:
+        if move.rows is not None:
+            assert isinstance(dual, DualOptimizer)
+            dual.step_rows(move.multiplier, move.rows, move.error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from operator import index
 from typing import TYPE_CHECKING, TypeAlias
@@ -148,6 +148,19 @@ class Averaged:
 
     def __repr__(self) -> str:
         return f"Averaged({self.sums.detach()} / {self.counts})"
+
+
+def check_constraints(constraints: Mapping[str, Constraint]) -> None:
+    """Refuse what is no problem: constraints must be groups by name."""
+    if not isinstance(constraints, Mapping) or not constraints:
+        raise TypeError(
+            f"constraints must map at least one name to Equality or Inequality, but {constraints!r} came"
+        )
+    for name, constraint in constraints.items():
+        if not isinstance(name, str) or not name:
+            raise TypeError(f"a constraint's name must be a string that is not empty, but {name!r} came")
+        if not isinstance(constraint, Constraint):
+            raise TypeError(f"constraint {name!r} must be an Equality or Inequality, but {constraint!r} came")
 
 
 def _checked_shape(size: Size) -> torch.Size:

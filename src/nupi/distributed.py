@@ -1,12 +1,12 @@
-"""Constraints in a run of many processes: sums over ranks, and ranks that agree.
+"""Constraints in a run of many processes: how many they are, and sums over them.
 
-`Lagrangian(..., reduce="mean")` joins the violations of all ranks before it ascends (see `nupi.joint`). What is
-here has other uses too: `total`, for violations that are not plain means.
+`Lagrangian(..., reduce="mean")` joins the violations of all ranks before it ascends (see `nupi.joint`; and
+`nupi.agreement` for how ranks are kept alike). What is here has other uses too: `total`, for violations that are no
+plain means.
 """
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import torch
@@ -14,11 +14,8 @@ import torch
 from nupi.constraints import Averaged, Indexed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from torch.distributed import ProcessGroup
 
-    from nupi.constraints import Constraint
     from nupi.violations import Violation
 
 Reduce: TypeAlias = Literal["mean", "sum"]
@@ -33,7 +30,13 @@ def world_size(group: ProcessGroup | None) -> int:
     """How many ranks there are to agree with; 1 when nothing is distributed."""
     if not torch.distributed.is_available() or not torch.distributed.is_initialized():
         return 1
-    return torch.distributed.get_world_size(group)
+    size = torch.distributed.get_world_size(group)
+    if size < 1:
+        raise ValueError(
+            f"rank {torch.distributed.get_rank()} is not in the process group it was given as group; call this on "
+            "the ranks of the group alone, or give each rank a group that it is in"
+        )
+    return size
 
 
 def total(tensor: torch.Tensor, group: ProcessGroup | None = None) -> torch.Tensor:
@@ -77,35 +80,3 @@ def share(reduce: Reduce, violation: Violation, group: ProcessGroup | None) -> i
     """What a rank's term counts in the Lagrangian, for the average over ranks to be the joined one."""
     adds_up = isinstance(violation, Indexed) or (reduce == "sum" and not isinstance(violation, Averaged))
     return world_size(group) if adds_up else 1
-
-
-def check_agreement(
-    constraints: Mapping[str, Constraint],
-    multipliers: Mapping[str, torch.Tensor],
-    reduce: Reduce,
-    group: ProcessGroup | None,
-) -> None:
-    """Raise on every rank unless all have the same constraints and start from the same multipliers."""
-    problem = ", ".join(f"{name!r}: {constraint!r}" for name, constraint in constraints.items())
-    exact = f"{problem} {[m.dtype for m in multipliers.values()]} {reduce}"
-    named = int.from_bytes(hashlib.sha256(exact.encode()).digest()[:7], "little")
-    device = next(iter(multipliers.values())).device
-    here = torch.tensor([named, 0], dtype=torch.int64, device=device)
-    for multiplier in multipliers.values():
-        # A copy, because a single multiplier may have a stride of 0, which cannot be viewed as bits.
-        flat = multiplier.detach().reshape(-1).clone(memory_format=torch.contiguous_format)
-        bits = flat.view(torch.int32).long()
-        here[1] = here[1] * 31 + (bits * torch.arange(1, len(bits) + 1, device=device)).sum()
-    everyone = [torch.empty_like(here) for _ in range(world_size(group))]
-    torch.distributed.all_gather(everyone, here, group=group)
-    problems, starts = zip(*(each.tolist() for each in everyone), strict=True)
-    if len(set(problems)) > 1:
-        raise ValueError(
-            f"the ranks have different constraints; this one has {{{problem}}} with reduce={reduce!r}. "
-            "Build the same Lagrangian on every rank"
-        )
-    if len(set(starts)) > 1:
-        raise ValueError(
-            "the ranks start from different multipliers and would never agree; build them alike, or load the "
-            "checkpoint on every rank"
-        )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 
 from nupi.optim.base import DualOptimizer
+from nupi.optim.tensors import rows_like
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 
 _FEW = 10_000  # errors of several groups; so many are joined faster than they are summed one by one
 
-# A tensor, and the rows of it that a step can change; None means all of it.
-Touched: TypeAlias = "tuple[torch.Tensor, torch.Tensor | None]"
+# A tensor, the rows of it that a step can change (None means all of it), and a mask of those that it may (None: all).
+Touched: TypeAlias = "tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]"
 
 
 class NonFiniteViolationError(ValueError):
@@ -90,20 +91,23 @@ def touched_by(dual: torch.optim.Optimizer, moves: Sequence[Move]) -> list[Touch
         rows = move.rows if isinstance(dual, DualOptimizer) else None
         state = dual.state.get(move.multiplier, {})
         tensors = [value for value in state.values() if isinstance(value, torch.Tensor)]
-        touched += [(tensor, rows if tensor.dim() else None) for tensor in (move.multiplier, *tensors)]
+        touched += [
+            (tensor, rows if tensor.dim() else None, move.seen) for tensor in (move.multiplier, *tensors)
+        ]
     return touched
 
 
 def keep(touched: Sequence[Touched]) -> list[torch.Tensor]:
     """Copies of everything a step can change."""
-    return [tensor.clone() if rows is None else tensor.index_select(0, rows) for tensor, rows in touched]
+    return [tensor.clone() if rows is None else tensor.index_select(0, rows) for tensor, rows, _ in touched]
 
 
 def undo(touched: Sequence[Touched], kept: Sequence[torch.Tensor], good: torch.Tensor) -> None:
-    """Put the copies back, on the device, unless the step was `good`."""
-    for (tensor, rows), old in zip(touched, kept, strict=True):
+    """Put the copies back, on the device, unless the step was `good`; and what was not to be moved in any case."""
+    for (tensor, rows, seen), old in zip(touched, kept, strict=True):
         if rows is None:
-            tensor.copy_(torch.where(good, tensor, old))
+            moved = good if seen is None else rows_like(good & seen, tensor)
+            tensor.copy_(torch.where(moved, tensor, old))
         else:
             tensor.index_copy_(0, rows, torch.where(good, tensor.index_select(0, rows), old))
 
@@ -130,10 +134,15 @@ def disown(
             for slot in new:
                 if isinstance(state[slot], torch.Tensor):
                     state[slot].mul_(good)
-        elif "seen" in before:
-            state["seen"] = before["seen"] | good
-        elif new:
-            state["seen"] = good.expand(move.multiplier.shape[:1]).clone()
+        elif move.rows is not None:
+            if "seen" in new:  # what was there before has been brought back row by row
+                state["seen"] &= good
+        else:
+            moved = good if move.seen is None else good & move.seen
+            if "seen" in before:
+                state["seen"] = before["seen"] | rows_like(moved, before["seen"])
+            elif new:
+                state["seen"] = moved.expand(move.multiplier.shape[:1]).clone()
 
 
 class Look:

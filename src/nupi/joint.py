@@ -19,13 +19,14 @@ place would waste bandwidth, travel in a second round, of exactly what the heade
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 
-from nupi.constraints import Averaged, Indexed
+from nupi.agreement import Vow
 from nupi.distributed import PeerRefusedError, Reduce, world_size
-from nupi.violations import Move, Violation, averaged, checked, checked_average, checked_rows, gathered
+from nupi.seen import KINDS, Here, Seen
+from nupi.violations import Move, averaged, gathered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,26 +34,6 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 SMALL = 4096  # multipliers; a double each is no more than the latency of a message
-KINDS = ("a tensor", "Indexed", "Averaged")
-
-
-class Seen(NamedTuple):
-    """What this rank has of one constraint: which of `KINDS`, and the values and weights that add up."""
-
-    kind: int
-    values: torch.Tensor  # like the group; of an Indexed one, the rows as they came
-    weights: torch.Tensor | None  # a count a row; of an Indexed one, the rows' numbers
-
-
-def seen_here(name: str, multiplier: torch.Tensor, violation: Violation) -> Seen:
-    """A violation, checked as ever, in the form that adds up over ranks."""
-    if isinstance(violation, Indexed):
-        values, rows = checked_rows(name, multiplier, violation)
-        return Seen(1, values.detach().double(), rows)
-    if isinstance(violation, Averaged):
-        sums, counts = checked_average(name, multiplier, violation)
-        return Seen(2, sums.detach().double(), counts.double())
-    return Seen(0, checked(name, multiplier, violation).detach().double(), None)
 
 
 class Joint:
@@ -73,24 +54,25 @@ class Joint:
         self.small = {name: m for name, m in multipliers.items() if m.numel() <= SMALL}
         self.large = {name: m for name, m in multipliers.items() if m.numel() > SMALL}
 
-    def join(self, look: Callable[[], tuple[dict[str, Seen], set[str]]]) -> list[Move]:
+    def join(self, look: Callable[[], Here], settle: Callable[[list[Vow]], None]) -> list[Move]:
         """Join what `look` finds here with what it finds elsewhere; if it raises anywhere, all ranks raise.
 
         Args:
-            look: checks this rank's input, and returns it by constraint name with the names that can be moved.
+            look: checks this rank's input, and returns it.
+            settle: is called with the vows of all ranks, by rank; on all ranks, or, if one refused, on none.
         """
-        here: dict[str, Seen] = {}
-        movable: set[str] = set()
+        mine = Here({}, set(), Vow(changed=False, options=0))
         refusal: Exception | None = None
         try:
-            here, movable = look()
+            mine = look()
         except Exception as error:  # noqa: BLE001 - the others are waiting: tell them first, then raise
             refusal = error
-        header = self._header(here, movable, refused=refusal is not None)
+        here = mine.seen
+        header = self._header(mine, refused=refusal is not None)
         slots = [self._slot(multiplier, here.get(name)) for name, multiplier in self.small.items()]
         buffer = torch.cat([header.to(self._device()), *slots])
         torch.distributed.all_reduce(buffer, group=self.group)
-        refused, present, lengths = self._read(buffer[: len(header)].tolist())
+        refused, vows, present, lengths = self._read(buffer[: len(header)].tolist())
         if refusal is not None:
             raise refusal
         if refused:
@@ -100,6 +82,7 @@ class Joint:
                 "against its own. No multiplier and no state was changed on any rank"
             )
         self._check_kinds(present)
+        settle(vows)
         moves = dict(self._small_moves(buffer[len(header) :], present))
         moves.update(self._large_moves(here, present, lengths))
         return [moves[name] for name in self.multipliers if name in moves]
@@ -107,9 +90,13 @@ class Joint:
     def _device(self) -> torch.device:
         return next(iter(self.multipliers.values())).device
 
-    def _header(self, here: Mapping[str, Seen], movable: set[str], *, refused: bool) -> torch.Tensor:
-        """Who refused; how many ranks have a constraint in each kind and can move it; how many rows who has."""
-        numbers = [float(refused and rank == self.rank) for rank in range(self.ranks)]
+    def _header(self, mine: Here, *, refused: bool) -> torch.Tensor:
+        """Who refused, and each vow; how many ranks have a constraint in each kind and can move it; whose rows."""
+        here, movable, vow = mine
+        numbers = [0.0] * (
+            3 * self.ranks
+        )  # every rank has a place of its own: a sum with zeros is what it said
+        numbers[3 * self.rank : 3 * self.rank + 3] = float(refused), float(vow.changed), float(vow.options)
         for name in self.multipliers:
             kind = here[name].kind if name in here else None
             numbers += [float(kind == each) for each in range(len(KINDS))]
@@ -119,12 +106,16 @@ class Joint:
             numbers += [float(rows if rank == self.rank else 0) for rank in range(self.ranks)]
         return torch.tensor(numbers, dtype=torch.float64)
 
-    def _read(self, header: list[float]) -> tuple[list[int], dict[str, list[int]], dict[str, list[int]]]:
-        """The ranks that refused; by constraint the ranks of each kind, and the rows of each rank."""
+    def _read(
+        self, header: list[float]
+    ) -> tuple[list[int], list[Vow], dict[str, list[int]], dict[str, list[int]]]:
+        """The ranks that refused; the vow of each; by constraint the ranks of each kind, and the rows of each rank."""
         whole = iter([int(number) for number in header])
-        refused = [rank for rank, flag in enumerate(_take(whole, self.ranks)) if flag]
+        words = [_take(whole, 3) for _ in range(self.ranks)]
+        refused = [rank for rank, (flag, _, _) in enumerate(words) if flag]
+        vows = [Vow(bool(changed), options) for _, changed, options in words]
         present = {name: _take(whole, len(KINDS) + 1) for name in self.multipliers}
-        return refused, present, {name: _take(whole, self.ranks) for name in self.large}
+        return refused, vows, present, {name: _take(whole, self.ranks) for name in self.large}
 
     def _check_kinds(self, present: Mapping[str, Sequence[int]]) -> None:
         """Raise unless all who have a constraint have it in one kind, and all ranks can move it."""

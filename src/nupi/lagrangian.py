@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import torch
 from torch import nn
 
 from nupi import distributed
-from nupi.ascent import check_dual, host_may_look, take_guarded_step, take_step
-from nupi.constraints import Constraint, Inequality
+from nupi.agreement import Seals, check_problem
+from nupi.ascent import breaks_graph, check_dual, host_may_look, take_guarded_step, take_step
+from nupi.checkpoints import check_multipliers, note_kinds
+from nupi.constraints import Constraint, check_constraints
 from nupi.guard import Look, NonFiniteViolationError, refuse_non_finite
-from nupi.joint import Joint, seen_here
-from nupi.optim.checks import ANOTHER_PROBLEM
+from nupi.joint import Joint
+from nupi.seen import Here, seen_here
 from nupi.violations import Move, Violation, as_move, weighted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch.distributed import ProcessGroup
 
-    from nupi.joint import Seen
+    from nupi.agreement import Vow
 
 Violations: TypeAlias = "Mapping[str, Violation]"
 
@@ -56,6 +58,7 @@ class Lagrangian(nn.Module):
     reduce: distributed.Reduce | None = None
     group: ProcessGroup | None = None
     _agreed = False  # whether all ranks are known to have the same constraints
+    _seals: Seals | None = None  # by which it is known that nobody but ascend has written to what they hold
 
     def __init__(
         self,
@@ -65,7 +68,7 @@ class Lagrangian(nn.Module):
         group: ProcessGroup | None = None,
     ) -> None:
         super().__init__()
-        _check_constraints(constraints)
+        check_constraints(constraints)
         if reduce is not None and reduce not in distributed.REDUCES:
             raise ValueError(f'reduce must be "mean", "sum" or None, but {reduce!r} came')
         self.reduce, self.group = reduce, group
@@ -123,6 +126,9 @@ class Lagrangian(nn.Module):
         if self.reduce is not None and distributed.world_size(self.group) > 1:
             self._ascend_together(dual, violations)
             return
+        if torch.compiler.is_compiling() and breaks_graph(dual, violations):
+            torch.compiler.disable(Lagrangian.ascend)(self, dual, violations)
+            return
         if self._unheard or self._look is not None:
             self._report(wait=False)
         moves: list[Move] = []
@@ -164,23 +170,30 @@ class Lagrangian(nn.Module):
                 "under reduce ascend talks to other processes, which cannot be compiled; compile the model and "
                 "the call of the Lagrangian, and leave ascend outside"
             )
-        if not self._agreed:
-            distributed.check_agreement(self.constraints, self.multipliers, self.reduce, self.group)
-            self._agreed = True
-
         multipliers = {name: self._multiplier(name) for name in self.constraints}
+        if not self._agreed:
+            check_problem(self.constraints, multipliers, self.reduce, self.group)
+            self._agreed = True
+        if self._seals is None:
+            self._seals = Seals()
+        seals = self._seals
 
-        def look() -> tuple[dict[str, Seen], set[str]]:
+        def look() -> Here:
             pairs = self._paired(violations)
             check_dual(dual, pairs)
             held = {id(param) for group in dual.param_groups for param in group["params"]}
             movable = {name for name, multiplier in multipliers.items() if id(multiplier) in held}
-            return {pair[0]: seen_here(*pair) for pair in pairs}, movable
+            seen = {pair[0]: seen_here(*pair) for pair in pairs}
+            return Here(seen, movable, seals.vow(multipliers, dual))
 
-        moves = Joint(multipliers, self.reduce, self.group).join(look)
+        def settle(vows: list[Vow]) -> None:
+            seals.settle(vows, multipliers, dual, self.group)
+
+        moves = Joint(multipliers, self.reduce, self.group).join(look, settle)
         if moves:
             refuse_non_finite(moves)
             take_step(self.constraints, dual, moves)
+        seals.seal(multipliers, dual)
 
     def _flag(self, moves: Sequence[Move], finite: Sequence[torch.Tensor]) -> None:
         """Note on the device which constraints it has refused, for a later report."""
@@ -211,6 +224,14 @@ class Lagrangian(nn.Module):
     def __setattr__(self, name: str, value: Any) -> None:
         """Set a plain attribute: `Module` would take one for the multiplier of a constraint of its name."""
         object.__setattr__(self, name, value)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Lagrangian:
+        """A copy with multipliers of its own and the same process group, which cannot be copied."""
+        memo[id(self.group)] = self.group
+        copied = type(self).__new__(type(self))
+        memo[id(self)] = copied
+        copied.__dict__.update(deepcopy(self.__dict__, memo))
+        return copied
 
     def _flags(self) -> torch.Tensor:
         """Which constraints have been refused on the device, one boolean each."""
@@ -243,60 +264,30 @@ class Lagrangian(nn.Module):
                 multiplier.data = data.to(multiplier.device)
         return self
 
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:  # noqa: FBT001 - torch's
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        note_kinds(self.constraints, destination, prefix)
+
     def _load_from_state_dict(
         self,
         state_dict: dict[str, Any],
         prefix: str,
-        local_metadata: dict[str, Any],  # noqa: ARG002
+        local_metadata: dict[str, Any],
         strict: bool,  # noqa: FBT001 - torch's signature
         missing_keys: list[str],
-        unexpected_keys: list[str],  # noqa: ARG002
-        error_msgs: list[str],
+        *_: list[str],
     ) -> None:
-        """Load all multipliers, or none of them."""
+        """Load all multipliers, or raise and load none of them."""
         saved = {
             key.removeprefix(prefix): value for key, value in state_dict.items() if key.startswith(prefix)
         }
-        problems = [
-            problem
-            for name, constraint in self.constraints.items()
-            if name in saved and (problem := _misfit(name, constraint, saved[name]))
-        ]
-        if strict and saved.keys() != self.constraints.keys():
-            here, there = (", ".join(map(repr, sorted(names))) for names in (self.constraints, saved))
-            problems.append(f"it has multipliers for {there}, but the constraints here are {here}")
-        if problems:
-            error_msgs.append(f"{'; '.join(problems)}; {ANOTHER_PROBLEM}")
-            return
+        check_multipliers(self.constraints, saved, local_metadata, strict=strict, within=bool(prefix))
         with torch.no_grad():
             for name in self.constraints:
                 if name in saved:
                     self._multiplier(name).copy_(saved[name])
                 else:
                     missing_keys.append(prefix + name)
-
-
-def _check_constraints(constraints: Mapping[str, Constraint]) -> None:
-    if not isinstance(constraints, Mapping) or not constraints:
-        raise TypeError(
-            f"constraints must map at least one name to Equality or Inequality, but {constraints!r} came"
-        )
-    for name, constraint in constraints.items():
-        if not isinstance(name, str) or not name:
-            raise TypeError(f"a constraint's name must be a string that is not empty, but {name!r} came")
-        if not isinstance(constraint, Constraint):
-            raise TypeError(f"constraint {name!r} must be an Equality or Inequality, but {constraint!r} came")
-
-
-def _misfit(name: str, constraint: Constraint, saved: torch.Tensor) -> str | None:
-    """Why a saved tensor cannot be this constraint's multipliers, if it cannot."""
-    if saved.shape != constraint.shape:
-        return f"{name!r} has shape {tuple(saved.shape)} in it and {tuple(constraint.shape)} here"
-    if not bool(torch.isfinite(saved).all()):
-        return f"{name!r} has multipliers in it that are not finite"
-    if isinstance(constraint, Inequality) and bool((saved < 0).any()):
-        return f"{name!r} has negative multipliers in it, but is an inequality here"
-    return None
 
 
 def _summary(multiplier: torch.Tensor) -> str:

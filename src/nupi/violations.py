@@ -8,6 +8,7 @@ import torch
 
 from nupi import guard
 from nupi.constraints import Averaged, Indexed
+from nupi.optim.tensors import rows_like
 
 Violation: TypeAlias = "torch.Tensor | Indexed | Averaged"
 
@@ -18,7 +19,12 @@ class Move(NamedTuple):
     name: str
     multiplier: torch.Tensor
     error: torch.Tensor  # shaped like the multiplier; or, if only some rows were seen, those rows
-    rows: torch.Tensor | None  # which rows they are, each once
+    rows: (
+        torch.Tensor | None
+    )  # which rows they are; one that comes twice (where compiled) has the same error twice
+    seen: torch.Tensor | None = (
+        None  # if rows is None, a mask of those to move (where compiled); None means all
+    )
 
 
 def weighted(name: str, multiplier: torch.Tensor, violation: Violation) -> torch.Tensor:
@@ -50,13 +56,29 @@ def as_move(name: str, multiplier: torch.Tensor, violation: Violation) -> Move |
 
 def gathered(name: str, multiplier: torch.Tensor, values: torch.Tensor, rows: torch.Tensor) -> Move:
     """The error of rows that may come more than once, added up so that each comes once."""
+    if torch.compiler.is_compiling():
+        return Move(name, multiplier, *_totals(values.detach().to(multiplier.dtype), rows))
     seen = sparse_rows(multiplier, rows, values.detach().to(multiplier.dtype)).coalesce()
     return Move(name, multiplier, seen.values(), seen.indices()[0])
+
+
+def _totals(values: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same in shapes that a graph can know beforehand: each row with its total wherever it comes."""
+    rows, order = torch.sort(rows, stable=True)
+    new = torch.ones_like(rows)
+    new[1:] = rows[1:] != rows[:-1]
+    number = new.cumsum(0) - 1
+    totals = torch.zeros_like(values).index_add(0, number, values.index_select(0, order))
+    return totals.index_select(0, number), rows
 
 
 def averaged(name: str, multiplier: torch.Tensor, sums: torch.Tensor, counts: torch.Tensor) -> Move | None:
     """The error sums / counts without the rows that nothing was counted for. Costs a look at the counts."""
     sums, seen = sums.detach(), counts > 0
+    if torch.compiler.is_compiling():
+        # How many rows there are would depend on the counts: all are moved, and those not seen are put back.
+        error = sums / rows_like(torch.where(seen, counts, 1.0), sums)
+        return Move(name, multiplier, error.to(multiplier.dtype), None, seen)
     rows = None if bool(seen.all()) else seen.reshape(-1).nonzero().squeeze(1)
     if rows is not None:
         if not len(rows):
@@ -142,14 +164,12 @@ def checked_average(
     if counts.is_complex() or counts.dtype == torch.bool:
         raise TypeError(f"the counts of {name!r} are {counts.dtype}; they must be numbers")
     counts = counts.to(sums.dtype).expand(multiplier.shape[:1])
-    if guard.free_to_look(counts) and not bool(((counts >= 0) & (counts < torch.inf)).all()):
+    good = (counts >= 0) & (counts < torch.inf)
+    if not guard.free_to_look(counts):
+        sums, counts = torch.where(rows_like(good, sums), sums, torch.nan), torch.where(good, counts, 1.0)
+    elif not bool(good.all()):
         raise ValueError(f"the counts of {name!r} must be finite and >= 0, but {counts.tolist()} came")
     return sums.masked_fill(rows_like(counts == 0, sums), 0.0), counts
-
-
-def rows_like(each: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """One number a row, with the trailing dimensions of `like` added to broadcast over."""
-    return each.view(*each.shape, *(1,) * (like.dim() - each.dim()))
 
 
 def _check_values(name: str, multiplier: torch.Tensor, values: torch.Tensor) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from distributed import scenarios
+from distributed import gradients, scenarios
 from distributed.scenarios import STEPS
 
 import nupi
@@ -64,3 +64,29 @@ def test_some_rank_has_an_empty_group():
         first, last = (scenarios.shard_of(step, rank, world)[2] for step, rank in ((0, 0), (0, world - 1)))
         assert not (first == 2).any()
         assert (last == 2).any()
+
+
+@pytest.mark.parametrize("way", gradients.WAYS)
+def test_a_group_that_one_rank_has_weighs_its_share_of_the_ranks_unless_it_is_given_by_total(ranks, way):
+    """What docs/training.md says of the model's gradient; the multipliers are right in each way."""
+    world = 2
+    x, y, g = (
+        torch.cat(parts)
+        for parts in zip(*(scenarios.shard_of(0, rank, world) for rank in range(world)), strict=True)
+    )
+    model = scenarios.net()
+    out = model(x)
+    violation = (out.squeeze(1)[g == 2] - 0.3).mean()
+
+    def gradient(value):
+        grads = torch.autograd.grad(
+            value, list(model.parameters()), retain_graph=True, materialize_grads=True
+        )
+        return torch.cat([grad.reshape(-1) for grad in grads])
+
+    of_loss, of_constraint = gradient((out - y).square().mean()), gradient(gradients.THETA * violation)
+    weight = 1.0 if way == "total" else 1 / world
+    assert of_constraint.norm() > 0.1
+    for found, multiplier in ranks.run(gradients.group_2_on_one_rank, way, world=world):
+        torch.testing.assert_close(found, of_loss + weight * of_constraint, rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(multiplier, gradients.THETA + 0.1 * violation.detach().reshape(1))

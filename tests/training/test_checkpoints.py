@@ -118,3 +118,62 @@ def test_a_dual_of_fewer_multipliers_is_refused_and_changes_nothing():
     with pytest.raises(ValueError, match=r"param groups of \[1\] parameters.*nothing was loaded"):
         parts["dual"].load_state_dict(fewer.state_dict())
     assert_equal(before, saved(parts))
+
+
+def kinds(kind, **more):
+    return nupi.Lagrangian({"fair": kind(3, init=0.5, **more), "small": nupi.Inequality()})
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "message"),
+    [
+        (nupi.Inequality, nupi.Equality, "'fair' is an equality in it and an inequality here"),
+        (nupi.Equality, nupi.Inequality, "'fair' is an inequality in it and an equality here"),
+    ],
+)
+def test_multipliers_of_another_kind_are_refused_whatever_their_sign(here, there, message):
+    lagrangian, theirs = kinds(here), kinds(there)
+    with torch.no_grad():
+        theirs.multipliers["small"].fill_(9.0)
+    with pytest.raises(RuntimeError, match=message):
+        lagrangian.load_state_dict(saved({"it": theirs})["it"])
+    assert lagrangian.multipliers["small"].item() == 0
+    lagrangian.load_state_dict(saved({"it": kinds(here)})["it"])
+
+
+def test_a_checkpoint_from_before_kinds_were_noted_loads():
+    old = saved({"it": kinds(nupi.Inequality, restart=True)})["it"]
+    assert list(old) == ["fair", "small"], "a state dict is the multipliers by name"
+    del old._metadata[""]["kinds"]
+    for each in (old, dict(old)):
+        lagrangian = kinds(nupi.Inequality)
+        with torch.no_grad():
+            lagrangian.multipliers["fair"].zero_()
+        lagrangian.load_state_dict(each)
+        assert lagrangian.multipliers["fair"].tolist() == [0.5] * 3
+    with torch.no_grad():
+        old["fair"].fill_(-1.0)
+    with pytest.raises(
+        RuntimeError, match="'fair' has negative multipliers in it, but is an inequality here"
+    ):
+        kinds(nupi.Inequality).load_state_dict(dict(old))
+
+
+class Learner(nn.Module):
+    """A larger module as the page on training has it: the Lagrangian comes first."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.lagrangian = kinds(kind)
+        self.model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+
+
+def test_a_larger_module_that_begins_with_a_refused_lagrangian_is_not_loaded_at_all():
+    theirs, learner = Learner(nupi.Equality), Learner(nupi.Inequality)
+    before = copy.deepcopy(saved({"it": learner}))
+    with pytest.raises(RuntimeError, match=r"'fair' is an equality in it.*what was registered before it"):
+        learner.load_state_dict(saved({"it": theirs})["it"])
+    assert_equal(before, saved({"it": learner}))
+    mine = Learner(nupi.Inequality)
+    learner.load_state_dict(saved({"it": mine})["it"])
+    assert_equal(saved({"it": mine}), saved({"it": learner}))

@@ -1,8 +1,12 @@
 """The Trainer subclass of the example does what the plain loop does, and goes on from its checkpoints."""
 
+import signal
+
 import pytest
 import torch
 from examples import huggingface_trainer as example
+from ranks import processes
+from training import trainer_run
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning")
 
@@ -21,16 +25,26 @@ def assert_equal(left, right):
         assert torch.equal(value, right[name]), name
 
 
-def test_the_trainer_ascends_once_a_step_by_the_rule(tmp_path):
-    trainer = example.make_trainer(tmp_path, steps=8)
+def recorded(trainer):
+    """What `ascend` is given, and where the multiplier goes."""
     seen = []
     real = trainer.lagrangian.ascend
 
     def ascend(dual, violations):
         real(dual, violations)
-        seen.append((violations["rate"].item(), trainer.lagrangian.multipliers["rate"].item()))
+        rate = violations["rate"]
+        seen.append(((rate.sums / rate.counts).item(), trainer.lagrangian.multipliers["rate"].item()))
 
     trainer.lagrangian.ascend = ascend
+    return seen
+
+
+@pytest.mark.parametrize("k", [1, 2])
+def test_the_trainer_ascends_once_an_optimizer_step_by_the_rule(tmp_path, k):
+    trainer = example.make_trainer(
+        tmp_path, steps=8, gradient_accumulation_steps=k, per_device_train_batch_size=32 // k
+    )
+    seen = recorded(trainer)
     trainer.train()
     assert len(seen) == 8
     theta = xi = 0.0
@@ -39,17 +53,42 @@ def test_the_trainer_ascends_once_a_step_by_the_rule(tmp_path):
         theta = max(theta + 0.1 * e + 1.0 * (new - xi), 0.0)
         xi = new
         assert multiplier == pytest.approx(theta, abs=1e-5)
+    assert theta > 0
 
 
-def test_a_checkpoint_of_the_trainer_goes_on_bit_for_bit(tmp_path):
-    whole = example.make_trainer(tmp_path / "whole", steps=12)
+def test_two_micro_batches_are_one_batch(tmp_path):
+    paths = []
+    for k in (1, 2):
+        trainer = example.make_trainer(
+            tmp_path, steps=8, gradient_accumulation_steps=k, per_device_train_batch_size=32 // k
+        )
+        paths.append(recorded(trainer))
+        trainer.train()
+    for one, two in zip(*paths, strict=True):
+        assert two == pytest.approx(one, rel=1e-3, abs=1e-5)
+
+
+def test_a_run_that_was_killed_goes_on_bit_for_bit(tmp_path):
+    whole = trainer_run.make(tmp_path / "whole")
     whole.train()
-    example.make_trainer(tmp_path / "broken", steps=6, save_strategy="steps", save_steps=6).train()
-    again = example.make_trainer(tmp_path / "broken", steps=12)
-    again.load_multipliers(tmp_path / "broken" / "checkpoint-6")
-    again.train(resume_from_checkpoint=str(tmp_path / "broken" / "checkpoint-6"))
+    dying = processes().Process(target=trainer_run.train_and_die, args=(tmp_path / "broken",))
+    dying.start()
+    dying.join(120)
+    assert dying.exitcode == -signal.SIGKILL
+    assert not (tmp_path / "broken" / f"checkpoint-{trainer_run.STEPS}").exists()
+    again = trainer_run.make(tmp_path / "broken")
+    seen = recorded(again)
+    again.train(resume_from_checkpoint=True)
+    assert len(seen) == trainer_run.STEPS - trainer_run.SAVED
     assert_equal(state(whole), state(again))
     assert whole.lagrangian.multipliers["rate"].item() > 0
+
+
+def test_a_checkpoint_without_multipliers_is_not_resumed_from(tmp_path):
+    example.make_trainer(tmp_path, steps=1, save_strategy="steps", save_steps=1).train()
+    (tmp_path / "checkpoint-1" / "multipliers.pt").unlink()
+    with pytest.raises(FileNotFoundError, match=r"multipliers\.pt"):
+        example.make_trainer(tmp_path, steps=2).train(resume_from_checkpoint=True)
 
 
 def test_the_constraint_is_kept_and_evaluation_does_not_ascend(tmp_path):

@@ -35,6 +35,8 @@ class Recorded(nupi.Lagrangian):
     def ascend(self, dual, violations):
         super().ascend(dual, violations)
         for name, violation in violations.items():
+            if isinstance(violation, nupi.Averaged):
+                violation = violation.sums / violation.counts
             self.seen.setdefault(name, []).append(violation.item())
             self.path.setdefault(name, []).append(self.multipliers[name].item())
 
@@ -128,6 +130,31 @@ def test_k_micro_batches_are_one_batch(k):
     for name in ("mean", "size"):
         assert split[2].path[name] == pytest.approx(whole[2].path[name], rel=1e-9, abs=1e-12)
     assert_follows_the_rule(split[2])
+
+
+def test_every_micro_batch_counts_by_its_rows_and_for_the_constraints_it_has(monkeypatch):
+    """The last micro-batch is small and lacks "size"; another lacks "mean"."""
+    sizes, lacks = (8, 20, 4), ("mean", None, "size")
+    batches = [tuple(part.double() for part in batch) for batch in recipes.draw(20)]
+    plain = recipes.evaluate
+
+    def evaluate(model, batch):
+        loss, violations = plain(model, batch)
+        return loss, {n: v for n, v in violations.items() if lacks[sizes.index(len(batch[0]))] != n}
+
+    monkeypatch.setattr(recipes, "evaluate", evaluate)
+    model, primal, lagrangian, dual = problem(torch.float64)
+    expected = {"mean": [], "size": []}
+    for x, y in batches:
+        with torch.no_grad():
+            out = model(x).squeeze(1)
+        expected["mean"].append(out[8:].mean().item())
+        expected["size"].append(out[:28].square().mean().item() - 0.3)
+        parts = [list(zip(x.split(sizes), y.split(sizes), strict=True))]
+        recipes.accumulation(model, primal, lagrangian, dual, parts)
+    for name, values in expected.items():
+        assert lagrangian.seen[name] == pytest.approx(values, rel=1e-9, abs=1e-12)
+    assert_follows_the_rule(lagrangian)
 
 
 def test_clipping_is_for_the_model_alone():

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from torch.optim import optimizer as hooks
 
 from nupi.optim.checks import check_checkpoint, check_options, check_parameter, checked_gain, widened
+from nupi.optim.tensors import fits, flat_index, rows_like
 from nupi.rule import Gain, project_integral_
 
 if TYPE_CHECKING:
@@ -77,7 +78,9 @@ class DualOptimizer(Optimizer):
                 if not group["maximize"]:
                     error = -error
                 if error.is_sparse:
-                    self._advance_rows(group, param, error.coalesce(), slots)
+                    error = error.coalesce()
+                    leading = error.sparse_dim()
+                    self._advance_rows(group, param, flat_index(error), error.values(), slots, leading)
                 elif batched and self._opened(param, slots):
                     thetas.append(param)
                     errors.append(error)
@@ -100,6 +103,19 @@ class DualOptimizer(Optimizer):
             or hooks._global_optimizer_post_hooks
             or profiler._is_profiler_enabled
         )
+
+    def step_rows(self, param: torch.Tensor, rows: torch.Tensor, error: torch.Tensor) -> None:
+        """Move some rows of one parameter: as a step on a sparse gradient, which a compiler does not know.
+
+        Args:
+            param: a parameter of this optimizer.
+            rows: which rows; one that comes more than once has the same error each time, and moves once.
+            error: the error of each of these rows.
+        """
+        for group in self.param_groups:
+            if any(param is held for held in group["params"]):
+                signed = error if group["maximize"] else -error
+                self._advance_rows(group, param, rows, signed, self._slots(group))
 
     def keeps_state(self, param: torch.Tensor) -> bool:
         """Whether a step of this parameter leaves anything behind besides the parameter."""
@@ -212,7 +228,7 @@ class DualOptimizer(Optimizer):
         seen = None
         if slots:
             state = self.state[param]
-            if slots[-1] not in state or state[slots[-1]].dtype != param.dtype:
+            if not fits(state.get(slots[-1]), param):
                 fresh = self._ready_state(param, slots)
             # After a dense step every element has been seen, so the mask has done its work.
             seen = state.pop("seen", None)
@@ -225,21 +241,30 @@ class DualOptimizer(Optimizer):
         if seen is None:
             self._advance(group, theta, state, e, gains, fresh=fresh)
         else:
-            self._advance_mixed(group, theta, state, e, gains, ~_rows_like(seen, theta))
+            self._advance_mixed(group, theta, state, e, gains, ~rows_like(seen, theta))
         if not wide:
             param.copy_(theta)
 
     def _advance_rows(
-        self, group: dict[str, Any], param: torch.Tensor, error: torch.Tensor, slots: tuple[str, ...]
+        self,
+        group: dict[str, Any],
+        param: torch.Tensor,
+        rows: torch.Tensor,
+        error: torch.Tensor,
+        slots: tuple[str, ...],
+        leading: int = 1,
     ) -> None:
-        """A sparse step: gather the rows of the gradient, move them, put them back."""
-        rows, leading, wide = _flat_index(error), error.sparse_dim(), widened(param.dtype)
+        """A sparse step: gather the rows of the gradient, move them, put them back.
+
+        A row that comes twice, with the same error, is put back twice as the same: it has moved once.
+        """
+        wide = widened(param.dtype)
         if leading > 1 and not param.is_contiguous():
             raise ValueError(
                 f"a sparse gradient over {leading} dimensions needs a contiguous parameter; use .contiguous()"
             )
         flat = param.view(-1, *param.shape[leading:])
-        theta, e = flat.index_select(0, rows).to(wide), error.values().to(wide)
+        theta, e = flat.index_select(0, rows).to(wide), error.to(wide)
 
         def of_rows(gain: Gain) -> Gain:
             if not isinstance(gain, torch.Tensor):
@@ -262,15 +287,13 @@ class DualOptimizer(Optimizer):
             seen = kept.get("seen")
             if seen is not None and seen.dim() < leading:
                 # The mask has been over coarser rows than these: refine it.
-                seen = kept["seen"] = _rows_like(seen, param).expand(param.shape[:leading]).contiguous()
+                seen = kept["seen"] = rows_like(seen, param).expand(param.shape[:leading]).contiguous()
         state = {slot: tensor.index_select(0, rows) for slot, tensor in whole.items()}
         if seen is None:
             self._advance(group, theta, state, e, gains, fresh=False)
         else:
             marks = seen.view(-1, *seen.shape[leading:])
-            self._advance_mixed(
-                group, theta, state, e, gains, ~_rows_like(marks.index_select(0, rows), theta)
-            )
+            self._advance_mixed(group, theta, state, e, gains, ~rows_like(marks.index_select(0, rows), theta))
             marks.index_fill_(0, rows, True)
         flat.index_copy_(0, rows, theta.to(param.dtype))
         for slot, tensor in whole.items():
@@ -298,19 +321,19 @@ class DualOptimizer(Optimizer):
         if param.dtype.itemsize < _WIDE:
             return False
         state = self.state[param] if slots else {}
-        return not slots or (
-            slots[-1] in state and "seen" not in state and state[slots[-1]].dtype == param.dtype
-        )
+        return not slots or (fits(state.get(slots[-1]), param) and "seen" not in state)
 
     def _ready_state(self, param: torch.Tensor, slots: tuple[str, ...]) -> bool:
-        """Make the state if there is none yet (and say so), or have it follow a parameter that changed dtype."""
+        """Make the state if there is none yet (and say so), or have it follow a parameter that was moved or cast."""
         state = self.state[param]
         last = state.get(slots[-1])
-        if last is not None and last.dtype == param.dtype:
+        if fits(last, param):
             return False
         wide = widened(param.dtype)
         if last is not None:
-            state.update({slot: state[slot].to(wide) for slot in slots})
+            state.update({slot: state[slot].to(param.device, wide) for slot in slots})
+            if "seen" in state:
+                state["seen"] = state["seen"].to(param.device)
             return False
         # State that is born in inference mode could not be used outside of it; a graph knows no such mode.
         with nullcontext() if torch.compiler.is_compiling() else torch.inference_mode(False):
@@ -324,17 +347,3 @@ class DualOptimizer(Optimizer):
             check_parameter(param)
             for name in self.gain_names:
                 group[name] = checked_gain(name, group[name], param)
-
-
-def _rows_like(mask: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """A mask over leading dimensions, with the trailing ones of `like` added to broadcast over."""
-    return mask.view(*mask.shape, *(1,) * (like.dim() - mask.dim()))
-
-
-def _flat_index(error: torch.Tensor) -> torch.Tensor:
-    """The coordinates of a coalesced sparse gradient as indices into its flattened leading dimensions."""
-    index = error.indices()
-    flat = index[0]
-    for dimension in range(1, error.sparse_dim()):
-        flat = flat * error.shape[dimension] + index[dimension]
-    return flat

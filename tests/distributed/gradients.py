@@ -1,0 +1,35 @@
+"""The model's gradient where only the last rank has anyone of the constrained group."""
+
+import torch
+import torch.distributed as dist
+from distributed.scenarios import net, shard_of
+from torch.nn.parallel import DistributedDataParallel
+
+import nupi
+from nupi.distributed import total
+
+THETA = 3.0
+WAYS = ("absent", "averaged", "total")
+
+
+def group_2_on_one_rank(way):
+    """One step in which group 2 is bounded, given in one of the `WAYS`: the gradient, and where the multiplier went."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    x, y, g = shard_of(0, rank, world)
+    inside = (g == 2).double()
+    assert bool(inside.any()) == (rank == world - 1), "only the last rank has anyone of group 2"
+    lagrangian = nupi.Lagrangian({"two": nupi.Equality(init=THETA)}, reduce="mean").double()
+    dual = nupi.NuPI(lagrangian.parameters(), ki=0.1)
+    model = DistributedDataParallel(net())
+    out = model(x)
+    sums, counts = (out.squeeze(1) - 0.3) @ inside, inside.sum()
+    if way == "absent":
+        violations = {"two": sums / counts} if counts else {}
+    elif way == "averaged":
+        violations = {"two": nupi.Averaged(sums, counts)}
+    else:
+        violations = {"two": total(sums) / total(counts).clamp(min=1)}
+    lagrangian((out - y).square().mean(), violations).backward()
+    lagrangian.ascend(dual, violations)
+    gradient = torch.cat([p.grad.reshape(-1) for p in model.parameters()])
+    return gradient, lagrangian.multipliers["two"]

@@ -1,0 +1,92 @@
+"""Ranks that have come to differ are refused by all of them, which say in what; and nobody hangs."""
+
+import pytest
+import torch
+from distributed import disagreements
+from distributed.test_reduce import assert_same_bits
+
+from nupi import fingerprint
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("gains", "different duals: 'ki' of group 0 is 0.1 on rank 0 and 0.2 on rank 1; build and load"),
+        ("class", "the dual is NuPI, number 1 .* on rank 0 and PID, number 2"),
+        ("another of the same", "the dual is NuPI, number 1 .* on rank 0 and NuPI, number 2"),
+        ("loaded dual", r"different state in the dual of 'large', .*\(on rank 1, beside rank 0\)"),
+        (
+            "loaded multipliers",
+            "different multipliers of 'large', 'many', 'norm', .*was a checkpoint loaded on",
+        ),
+        ("lost state", "the ranks have different state in the dual of 'norm' "),
+        ("written", "the ranks have different multipliers of 'norm' "),
+        ("replaced", "the ranks have different multipliers of 'norm' "),
+        ("tensor gain", "the ranks have different tensors among the dual's gains "),
+        ("stepped", "different multipliers of 'norm' and different state in the dual of 'norm' "),
+    ],
+)
+def test_a_rank_that_was_set_apart_is_refused_by_all_until_they_are_alike_again(ranks, what, message):
+    answers = ranks.run(disagreements.apart, what, world=2)
+    for answer in answers:
+        assert answer["errors"] == answers[0]["errors"]
+        for error in answer["errors"]:
+            with pytest.raises(ValueError, match=message):
+                raise ValueError(error[1])
+            assert error[0] == "ValueError"
+            assert error[1].endswith("No rank has moved")
+        assert answer["kept"] == [True, True], "a refusal changed something"
+        assert answer["calls"] == (["allreduce_", "allgather_"], ["allreduce_"])
+    assert_same_bits([answer["after"] for answer in answers])
+
+
+def test_the_rank_that_differs_is_named_among_many(ranks):
+    for answer in ranks.run(disagreements.apart, "gains", world=4):
+        assert "'ki' of group 0 is 0.1 on rank 0, 1, 2 and 0.2 on rank 3" in answer["errors"][0][1]
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [("checkpoint", "different state in the dual of 'large'"), ("gains", "'kp' of group 0 is 1.0 on rank 0")],
+)
+def test_ranks_that_differ_from_the_start_do_not_start(ranks, what, message):
+    answers = ranks.run(disagreements.apart_from_the_start, what, world=2)
+    for error, moved in answers:
+        assert message in error[1]
+        assert not moved
+
+
+def test_duals_that_take_turns_and_schedulers_need_no_second_look(ranks):
+    (calls, first), (_, second) = ranks.run(disagreements.two_duals, world=2)
+    # The problem, and then each dual once.
+    assert calls == ["allgather_", *["allreduce_", "allgather_"] * 2, *["allreduce_"] * 6]
+    assert_same_bits([first, second])
+
+
+def test_a_rank_outside_the_group_is_refused_and_copies_share_the_group(ranks):
+    for rank, (said, multipliers) in enumerate(ranks.run(disagreements.outside, world=3)):
+        if rank < 2:
+            assert said == [None, None]
+            assert multipliers == [0.5, 0.5]
+        else:
+            assert [kind for kind, _ in said] == ["ValueError"] * 3
+            assert all("rank 2 is not in the process group it was given as group" in text for _, text in said)
+            assert multipliers == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.bool])
+def test_a_fingerprint_knows_every_element_and_its_place_and_writes_nothing(dtype, monkeypatch):
+    monkeypatch.setattr(fingerprint, "_CHUNK", 3)
+    # Round numbers, whose bits a sum weighed by place would mistake for each other.
+    tensors = [
+        torch.tensor(values) for values in ([2.0, 1.0, 0, 0, 0], [0.5, 2.0, 0, 0, 0], [0, 0, 0, 2.0, 1.0])
+    ]
+    tensors += [torch.ones(5), torch.zeros(5), torch.zeros(4)]
+    tensors = [tensor.to(dtype) for tensor in tensors]
+    kept = [tensor.clone() for tensor in tensors]
+    numbers = [fingerprint.of_tensor(tensor) for tensor in tensors]
+    assert numbers == [fingerprint.of_tensor(tensor) for tensor in tensors]
+    assert all(torch.equal(*pair) for pair in zip(tensors, kept, strict=True))
+    different = {tuple(tensor.tolist()) for tensor in tensors}
+    assert len(set(numbers)) == len(different)
+    assert fingerprint.of_tensor(torch.tensor(1.0).to(dtype).expand(2)) != numbers[0]
