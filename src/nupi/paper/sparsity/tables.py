@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from nupi.paper.sparsity.methods import Dual
     from nupi.paper.sparsity.runs import Trained
 
-ABSENT = ""
 BY_SCALE = "scores.json"
 
 
@@ -40,41 +39,36 @@ def mean(seeds: Sequence[Trained], of: Callable[[Trained], float]) -> float:
 def beside(
     methods: Mapping[Dual, Sequence[Trained]], published: Mapping[Dual, Row | LayerRow]
 ) -> pd.DataFrame:
-    """A table of the paper with ours in it: a row a method, mean and deviation over the seeds."""
-    return pd.DataFrame(_row(dual, seeds, published.get(dual)) for dual, seeds in methods.items())
+    """A row a method, mean and deviation over the seeds; the paper's numbers in brackets where it has them."""
+    return pd.DataFrame(
+        _row(dual, seeds, published.get(dual), " (paper)" if published else "")
+        for dual, seeds in methods.items()
+    )
 
 
-def _row(dual: Dual, seeds: Sequence[Trained], paper: Row | LayerRow | None) -> dict[str, str]:
-    def ours(of: Callable[[Trained], float]) -> str:
-        return spread(torch.tensor([of(each) for each in seeds]), digits=1)
-
-    def theirs(value: float | None) -> str:
-        return ABSENT if value is None else f"{value:.1f}"
+def _row(dual: Dual, seeds: Sequence[Trained], paper: Row | LayerRow | None, suffix: str) -> dict[str, str]:
+    def ours(of: Callable[[Trained], float], theirs: float | None = None, digits: int = 1) -> str:
+        here = spread(torch.tensor([of(each) for each in seeds]), digits=digits)
+        return here if theirs is None else f"{here} ({theirs:.1f})"
 
     row = {
         "method": dual.label,
-        "train": ours(lambda each: each.train),
-        "train, paper": theirs(paper and paper.train),
-        "test": ours(lambda each: each.test),
-        "test, paper": theirs(paper and paper.test),
+        f"train{suffix}": ours(lambda each: each.train, paper and paper.train),
+        f"test{suffix}": ours(lambda each: each.test, paper and paper.test),
     }
     if not seeds[0].wanted.layerwise:
-        row |= {
-            "violation": ours(lambda each: each.violation),
-            "violation, paper": theirs(paper.violation if isinstance(paper, Row) else None),
+        single = paper if isinstance(paper, Row) else None
+        return row | {
+            f"violation{suffix}": ours(lambda each: each.violation, single and single.violation),
             "worst": ours(lambda each: each.worst),
             "median gates": ours(lambda each: each.realised),
-            "multiplier": spread(torch.tensor([each.multiplier.item() for each in seeds]), digits=2),
+            "multiplier": ours(lambda each: each.multiplier.item(), digits=2),
         }
-        return row
     layer = paper if isinstance(paper, LayerRow) else None
     return row | {
-        "min": ours(lambda each: each.violations.min().item()),
-        "min, paper": theirs(layer and layer.lowest),
-        "max": ours(lambda each: each.violations.max().item()),
-        "max, paper": theirs(layer and layer.highest),
-        "range": ours(lambda each: each.spread),
-        "range, paper": theirs(layer and layer.spread),
+        f"min{suffix}": ours(lambda each: each.violations.min().item(), layer and layer.lowest),
+        f"max{suffix}": ours(lambda each: each.violations.max().item(), layer and layer.highest),
+        f"range{suffix}": ours(lambda each: each.spread, layer and layer.spread),
     }
 
 
@@ -95,7 +89,7 @@ def score(run: Run, claims: list[Claim]) -> list[Claim]:
                 row = verdicts.setdefault(each["claim"], {"paper": each["paper"]})
                 row[scale] = f"{'holds' if each['holds'] else 'NO'}: {each['here']}"
         rows = [
-            {"claim": claim, "paper": row["paper"], **{scale: row.get(scale, ABSENT) for scale in scales}}
+            {"claim": claim, "paper": row["paper"], **{scale: row.get(scale, "") for scale in scales}}
             for claim, row in verdicts.items()
         ]
         run.table("The paper's claims, scale by scale", pd.DataFrame(rows))
