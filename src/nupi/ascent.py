@@ -9,7 +9,8 @@ import torch
 from torch.optim.optimizer import _global_optimizer_pre_hooks
 
 from nupi import guard
-from nupi.constraints import Averaged, Constraint, Indexed, Inequality
+from nupi.constraints import Constraint, Inequality
+from nupi.foreign import Unseen
 from nupi.optim.base import DualOptimizer
 from nupi.violations import Move, as_sparse_gradient
 
@@ -42,11 +43,13 @@ def check_dual(
             )
 
 
-def breaks_graph(dual: torch.optim.Optimizer, violations: Mapping[str, Violation]) -> bool:
-    """Whether a compiler must leave the step to eager code: another library's optimizer wants sparse gradients."""
-    if isinstance(dual, DualOptimizer) or not isinstance(violations, Mapping):
-        return False
-    return any(isinstance(violation, (Averaged, Indexed)) for violation in violations.values())
+def breaks_graph(dual: torch.optim.Optimizer) -> bool:
+    """Whether a compiler must leave the step to eager code.
+
+    The optimizers of other libraries break a graph of their own accord, take sparse gradients that it does not know,
+    and begin with state that need not be 0, so that a first step which is refused could not be undone.
+    """
+    return isinstance(dual, torch.optim.Optimizer) and not isinstance(dual, DualOptimizer)
 
 
 def host_may_look(dual: torch.optim.Optimizer, moves: Sequence[Move]) -> bool:
@@ -71,6 +74,8 @@ def take_step(constraints: Constraints, dual: torch.optim.Optimizer, moves: Sequ
         dual._optimizer_step_pre_hooks or _global_optimizer_pre_hooks
     )
     compiled = torch.compiler.is_compiling()
+    partial = not compiled and any(move.seen is not None for move in moves)
+    unseen = Unseen(dual, moves) if partial else None
     for move in moves:
         if move.rows is not None and compiled:
             continue
@@ -80,6 +85,8 @@ def take_step(constraints: Constraints, dual: torch.optim.Optimizer, moves: Sequ
         dual.step()
         if compiled:
             _step_rows(dual, moves)
+        elif unseen is not None:
+            unseen.put_back()
     except RuntimeError as error:
         _explain_sparse(dual, moves, error)
         raise

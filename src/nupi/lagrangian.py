@@ -13,6 +13,7 @@ from nupi.agreement import Seals, check_problem
 from nupi.ascent import breaks_graph, check_dual, host_may_look, take_guarded_step, take_step
 from nupi.checkpoints import check_multipliers, note_kinds, taken
 from nupi.constraints import Constraint, check_constraints
+from nupi.foreign import as_taken
 from nupi.guard import Look, NonFiniteViolationError, refuse_non_finite
 from nupi.joint import Joint
 from nupi.seen import Here, seen_here
@@ -127,7 +128,7 @@ class Lagrangian(nn.Module):
         if self.reduce is not None and distributed.world_size(self.group) > 1:
             self._ascend_together(dual, violations)
             return
-        if torch.compiler.is_compiling() and breaks_graph(dual, violations):
+        if torch.compiler.is_compiling() and breaks_graph(dual):
             torch.compiler.disable(Lagrangian.ascend)(self, dual, violations)
             return
         if self._unheard or self._look is not None:
@@ -140,6 +141,7 @@ class Lagrangian(nn.Module):
         if not moves:
             return
         check_dual(dual, moves)
+        moves = as_taken(dual, moves)
         with torch.set_grad_enabled(False):
             if host_may_look(dual, moves):
                 refuse_non_finite(moves)
@@ -193,7 +195,7 @@ class Lagrangian(nn.Module):
         moves = Joint(multipliers, self.reduce, self.group).join(look, settle)
         if moves:
             refuse_non_finite(moves)
-            take_step(self.constraints, dual, moves)
+            take_step(self.constraints, dual, as_taken(dual, moves))
         seals.seal(multipliers, dual)
 
     def _flag(self, moves: Sequence[Move], finite: Sequence[torch.Tensor]) -> None:

@@ -162,18 +162,23 @@ def numbers_of_numpy(mine):
 
 
 def sparse_momentum(kind):
-    """Rows through an optimizer that keeps its momentum sparse; then one rank loads what the others do not."""
+    """Rows through an optimizer with momentum, or one that has made it sparse; then one rank alone loads its state."""
     lagrangian = nupi.Lagrangian({"rows": nupi.Equality(4)}, reduce="mean")
     dual = torch.optim.SGD(lagrangian.parameters(), lr=0.1, momentum=0.5, maximize=True)
-    rank, path, old = dist.get_rank(), [], None
+    rank, path, old, theta = dist.get_rank(), [], None, lagrangian.get_parameter("rows")
     for _ in range(3):
         if kind == "Indexed":
-            rows = nupi.Indexed(torch.tensor([1.0]), torch.tensor([rank]))
+            seen = {"rows": nupi.Indexed(torch.tensor([1.0]), torch.tensor([rank]))}
+        elif kind == "Averaged":
+            seen = {"rows": nupi.Averaged(torch.tensor([1.0, 1.0, 0.0, 0.0]), torch.tensor([1, rank, 0, 0]))}
         else:
-            rows = nupi.Averaged(torch.tensor([1.0, 1.0, 0.0, 0.0]), torch.tensor([1, rank, 0, 0]))
-        lagrangian.ascend(dual, {"rows": rows})
+            seen, theta.grad = {}, torch.tensor([1.0, 1.0, 0.0, 0.0]).to_sparse()
+            dual.step()
+            theta.grad = None
+        lagrangian.ascend(dual, seen)
         path.append(lagrangian.multipliers["rows"].tolist())
         old = old or copy.deepcopy(dual.state_dict())
+    assert dual.state[theta]["momentum_buffer"].is_sparse == (kind == "by hand")
     if rank:
         dual.load_state_dict(old)
     return path, refusal(lagrangian, dual, {})

@@ -80,7 +80,7 @@ def test_numbers_of_numpy_are_compared_by_value(ranks):
     assert ranks.run(disagreements.numbers_of_numpy, True, world=2) == [(None, 0.5)] * 2
 
 
-@pytest.mark.parametrize("kind", ["Indexed", "Averaged"])
+@pytest.mark.parametrize("kind", ["Indexed", "Averaged", "by hand"])
 def test_a_sparse_momentum_is_kept_alike_and_looked_at(ranks, kind):
     """The error of rows 0 and 1 is 1 at every step, and nobody sees the others."""
     path, momentum, theta = [], 0.0, 0.0
