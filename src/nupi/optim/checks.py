@@ -143,8 +143,8 @@ def check_checkpoint(
                 )
             if not value.is_meta and not bool(torch.isfinite(value).all()):
                 raise ValueError(
-                    f"state_dict holds {slot!r} for parameter {position} with numbers that are not finite (nan or inf), "
-                    "and nothing was loaded; go back to an older checkpoint"
+                    f"state_dict holds {slot!r} for parameter {position} with numbers that are not finite "
+                    "(nan or inf), and nothing was loaded; go back to an older checkpoint"
                 )
 
 
