@@ -90,3 +90,17 @@ def test_a_group_that_one_rank_has_weighs_its_share_of_the_ranks_unless_it_is_gi
     for found, multiplier in ranks.run(gradients.group_2_on_one_rank, way, world=world):
         torch.testing.assert_close(found, of_loss + weight * of_constraint, rtol=1e-9, atol=1e-11)
         torch.testing.assert_close(multiplier, gradients.THETA + 0.1 * violation.detach().reshape(1))
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_a_total_can_be_differentiated_twice(ranks, world):
+    """The ranks' losses add up to one, and a penalty on its gradient in each rank's x has a gradient of its own."""
+    weights, x = torch.arange(1.0, 1.0 + world), torch.linspace(-1.0, 2.0, 3 * world).view(world, 3).double()
+    joined = x.clone().requires_grad_()
+    loss = weights.sum() * joined.sum(0).pow(3).sum()
+    (slope,) = torch.autograd.grad(loss, joined, create_graph=True)
+    (weights * slope.square().sum(1)).sum().backward()
+    for answer, expected in zip(
+        ranks.run(gradients.of_a_gradient, weights, x, world=world), joined.grad, strict=True
+    ):
+        torch.testing.assert_close(answer, expected)
