@@ -15,6 +15,7 @@ DENSE = {
     "Adam": lambda p: torch.optim.Adam(p, 0.1, amsgrad=True, maximize=True),
     "NAdam": lambda p: torch.optim.NAdam(p, 0.1, maximize=True),
     "Rprop": lambda p: torch.optim.Rprop(p, 0.1, maximize=True),
+    "decaying Adagrad": lambda p: torch.optim.Adagrad(p, 0.1, weight_decay=0.1, maximize=True),
     "Adagrad": lambda p: torch.optim.Adagrad(p, 0.1, maximize=True),
     "SGD": lambda p: torch.optim.SGD(p, 0.1, maximize=True),
 }
@@ -74,7 +75,7 @@ def test_a_row_moves_as_if_the_steps_it_was_not_in_had_never_been(name):
     assert lagrangian.multipliers["a"][1].item() == pytest.approx(plain.item())
 
 
-@pytest.mark.parametrize("name", ["momentum", "nesterov", "decay"])
+@pytest.mark.parametrize("name", ["momentum", "nesterov", "decay", "decaying Adagrad"])
 def test_rows_and_whole_groups_may_take_turns(name):
     """Indexed violations are errors of 0 elsewhere to an optimizer that has a memory of its own."""
     lagrangian, dual = problem(DENSE[name])

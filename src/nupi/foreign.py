@@ -2,14 +2,15 @@
 
 An optimizer of nupi takes some rows of a group as they come. Of torch's own each has its own idea of them:
 
-| optimizer                          | `Indexed`                        | `Averaged`, rows without a count |
-| ---------------------------------- | -------------------------------- | -------------------------------- |
-| SGD, Adagrad                       | a sparse gradient                | put back after a dense step      |
-| SGD with momentum or weight decay  | dense, its momentum moves others | put back after a dense step      |
-| SparseAdam                         | a sparse gradient                | a sparse gradient                |
-| all others                         | refused                          | put back after a dense step      |
+| optimizer                      | `Indexed`                          | `Averaged`, rows without a count |
+| ------------------------------ | ---------------------------------- | -------------------------------- |
+| SGD, Adagrad                   | a sparse gradient                  | put back after a dense step      |
+| … with momentum, weight decay  | dense: other rows may move as well | put back after a dense step      |
+| SparseAdam                     | a sparse gradient                  | a sparse gradient                |
+| all others                     | refused                            | put back after a dense step      |
 
-SGD with momentum could take sparse gradients, but its momentum would be sparse then, and would take no dense one again.
+SGD with momentum could take sparse gradients, but its momentum would be sparse then, and would take no dense one again;
+weight decay refuses them in the middle of a step.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ def _as_taken(dual: torch.optim.Optimizer, move: Move) -> Move:
         if move.rows is not None or not move.error.dim():
             return move
         return move._replace(rows=torch.arange(len(move.error), device=move.error.device))
-    remembers = isinstance(dual, torch.optim.SGD) and any(
-        group["momentum"] or group["weight_decay"] for group in dual.param_groups
+    remembers = isinstance(dual, (torch.optim.SGD, torch.optim.Adagrad)) and any(
+        group.get("momentum") or group["weight_decay"] for group in dual.param_groups
     )
     if remembers:
         _densify(dual, move.multiplier)
