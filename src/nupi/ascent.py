@@ -81,6 +81,7 @@ def take_step(constraints: Constraints, dual: torch.optim.Optimizer, moves: Sequ
             continue
         gradient = move.error if move.rows is None else as_sparse_gradient(move)
         move.multiplier.grad = gradient if borrowed else gradient.clone()
+    new = [] if borrowed else [move.multiplier for move in moves if not dual.state.get(move.multiplier)]
     try:
         dual.step()
         if compiled:
@@ -88,7 +89,7 @@ def take_step(constraints: Constraints, dual: torch.optim.Optimizer, moves: Sequ
         elif unseen is not None:
             unseen.put_back()
     except RuntimeError as error:
-        _explain_sparse(dual, moves, error)
+        _explain_sparse(dual, moves, new, error)
         raise
     finally:
         for move in moves:
@@ -135,14 +136,15 @@ def _project(constraints: Constraints, dual: torch.optim.Optimizer, moves: Seque
         torch._foreach_clamp_min_(whole, 0.0)
 
 
-def _explain_sparse(dual: torch.optim.Optimizer, moves: Sequence[Move], error: RuntimeError) -> None:
-    """If an optimizer failed over a sparse gradient, say whose it was and what takes one; drop what it left."""
+def _explain_sparse(
+    dual: torch.optim.Optimizer, moves: Sequence[Move], new: Sequence[torch.Tensor], error: RuntimeError
+) -> None:
+    """If an optimizer failed over a sparse gradient, say whose it was and what takes one; drop what it began."""
     names = [move.name for move in moves if move.rows is not None]
     if not names or "sparse" not in str(error):
         return
-    for move in moves:
-        if move.rows is not None and set(dual.state.get(move.multiplier, {})) <= {"step"}:
-            dual.state.pop(move.multiplier, None)
+    for multiplier in new:
+        dual.state.pop(multiplier, None)
     raise RuntimeError(
         f"{type(dual).__name__} takes no Indexed violations, and {', '.join(map(repr, names))} came as such; "
         "use an optimizer of nupi, or torch's SGD, Adagrad or SparseAdam"

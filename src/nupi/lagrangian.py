@@ -302,7 +302,8 @@ class Lagrangian(nn.Module):
         """
         for hook in self._load_state_dict_pre_hooks.values():
             hook(state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
-        assign = local_metadata.get("assign_to_params_buffers", False)
+        # Taken out: torch would leave it there, and the next load of the same checkpoint would assign as well.
+        assign = local_metadata.pop("assign_to_params_buffers", False)
         saved = {key.removeprefix(prefix): v for key, v in state_dict.items() if key.startswith(prefix)}
         check_multipliers(self.constraints, saved, local_metadata, whole=self._whole, within=bool(prefix))
         for name in (name for name in self.constraints if name in saved):

@@ -88,6 +88,15 @@ def test_a_problem_on_the_meta_device_takes_a_checkpoint_by_assignment(build):
     learner.lagrangian.check()
 
 
+def test_a_checkpoint_that_was_assigned_once_is_copied_by_the_next_load():
+    saved, lagrangian = Learner(start=0.5).lagrangian.state_dict(), Learner().lagrangian
+    Learner().lagrangian.load_state_dict(saved, assign=True)
+    held = list(lagrangian.parameters())
+    lagrangian.load_state_dict(saved)
+    assert all(one is other for one, other in zip(held, lagrangian.parameters(), strict=True))
+    assert [parameter.tolist() for parameter in held] == [[0.5] * 2] * 2
+
+
 def test_what_cannot_be_loaded_into_the_meta_device_is_said():
     lagrangian = Learner("c").lagrangian.to("meta")
     with pytest.warns(UserWarning, match=r"'c' are on the meta device.*assign=True.*to_empty"):
