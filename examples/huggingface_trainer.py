@@ -110,20 +110,22 @@ def make_trainer(out: str | Path, steps: int, **more: Any) -> ConstrainedTrainer
     return ConstrainedTrainer(tiny_model(), arguments, train_dataset=Sentences(512, seed=0), bound=0.3)
 
 
-def rate(model: BertForSequenceClassification) -> float:
-    """The rate of positive answers on sentences that were not trained on."""
-    test = Sentences(1024, seed=1)
+def rate(model: BertForSequenceClassification, sentences: Sentences) -> float:
+    """The rate of positive answers."""
     with torch.no_grad():
-        logits = model.eval()(input_ids=test.tokens).logits
+        logits = model.eval()(input_ids=sentences.tokens).logits
     return float(logits.softmax(1)[:, 1].mean())
 
 
 def main() -> None:
     """Train, and print the rate."""
     with tempfile.TemporaryDirectory() as folder:
-        trainer = make_trainer(folder, steps=300)
+        trainer = make_trainer(folder, steps=600)
         trainer.train()
-    print(f"positive rate {rate(trainer.model):.3f}, at most 0.3 was asked for")
+    trained, new = rate(trainer.model, Sentences(512, seed=0)), rate(trainer.model, Sentences(1024, seed=1))
+    print(
+        f"positive rate {trained:.3f} on the training sentences (at most 0.3 was asked for), {new:.3f} on new ones"
+    )
     print(trainer.lagrangian)
 
 

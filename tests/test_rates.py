@@ -151,6 +151,22 @@ def test_many_float32_rows_are_summed_exactly_enough():
     torch.testing.assert_close(measured.double(), exact - logits.double().sigmoid().mean(), atol=1e-8, rtol=0)
 
 
+def test_a_chunk_with_more_rows_than_float32_can_count_is_measured_exactly():
+    rows, few = 2**24 + 2**20, 1000
+    groups = torch.zeros(rows, dtype=torch.long)
+    groups[-few:] = 1
+    gaps = nupi.rates.StatisticalParity(2).measure([(torch.ones(rows), None, groups)], hard=True)
+    assert gaps.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("labels", [[-1, 1, 1], [0, 2, 0], [0.0, 0.5, 1.0], [0.0, float("nan"), 1.0]])
+def test_labels_that_would_count_for_nothing_are_refused(labels):
+    arguments = (torch.zeros(3), torch.tensor(labels), torch.tensor([0, 1, 1]))
+    with pytest.raises(ValueError, match="labels are 0 and 1"):
+        nupi.rates.EqualizedOdds(2)(*arguments)
+    nupi.rates.StatisticalParity(2)(*arguments)  # which does not look at them
+
+
 def test_a_group_absent_from_a_batch_pulls_nothing():
     parity = StatisticalParity(3)
     lagrangian = nupi.Lagrangian({"parity": nupi.Equality(3, init=torch.tensor([1.0, 100.0, -1.0]))})

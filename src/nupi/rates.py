@@ -90,17 +90,21 @@ class Tally:
         conditions: tuple[Condition, ...],
         *,
         hard: bool = False,
+        dtype: torch.dtype | None = None,
     ) -> Tally:
-        """The tally of one batch; differentiable in the logits unless `hard`."""
+        """The tally of one batch; differentiable in the logits unless `hard`. Sums are taken in `dtype`, if given."""
         _check(logits, labels, groups, num_groups)
+        if conditions != ("all",):
+            _check_labels(labels)
         scores = logits.to(torch.promote_types(logits.dtype, torch.float32))
         predictions = (scores > 0).to(scores.dtype) if hard else scores.sigmoid()
         rows, sums = [], []
         for condition in conditions:
             meets = _meets(condition, labels, predictions)
             counted = predictions if condition == "all" else predictions * meets
-            rows.append(predictions.new_zeros(num_groups).index_add(0, groups, meets))
-            sums.append(predictions.new_zeros(num_groups).index_add(0, groups, counted))
+            zeros = predictions.new_zeros(num_groups, dtype=dtype or predictions.dtype)
+            rows.append(zeros.index_add(0, groups, meets.to(zeros.dtype)))
+            sums.append(zeros.index_add(0, groups, counted.to(zeros.dtype)))
         return cls(torch.stack(rows), torch.stack(sums))
 
     def __add__(self, other: Tally) -> Tally:
@@ -189,9 +193,9 @@ class _Criterion:
         total, dtype = None, torch.float32
         for logits, labels, groups in batches:
             dtype = torch.promote_types(dtype, logits.dtype)
-            part = self.tally(logits, labels, groups, hard=hard)
-            if part.rows.device.type != "mps":  # which has no float64; a sum of many chunks is better in it
-                part = Tally(part.rows.double(), part.predictions.double())
+            # A float32 cannot count past 2^24; MPS has nothing wider.
+            wide = None if logits.device.type == "mps" else torch.float64
+            part = Tally.of(logits, labels, groups, self.groups, self.conditions, hard=hard, dtype=wide)
             total = part if total is None else total + part
         if total is None:
             raise ValueError("batches gave nothing to measure: it is empty or an iterator that is used up")
@@ -233,10 +237,8 @@ class EqualizedOdds(_Criterion):
 
 def _meets(condition: Condition, labels: torch.Tensor | None, predictions: torch.Tensor) -> torch.Tensor:
     """1 for each row that meets the condition, else 0."""
-    if condition == "all":
+    if condition == "all" or labels is None:
         return torch.ones_like(predictions)
-    if labels is None:
-        raise ValueError("labels=None: true and false positive rates need the label of each row")
     wanted = 1 if condition == "positive" else 0
     return (labels == wanted).to(predictions.dtype)
 
@@ -254,7 +256,21 @@ def _check(logits: torch.Tensor, labels: torch.Tensor | None, groups: torch.Tens
             raise ValueError(f"{name} has shape {tuple(rows.shape)}, not the logits' {tuple(logits.shape)}")
     if groups.dtype not in (torch.int64, torch.int32):
         raise ValueError(f"groups has dtype {groups.dtype}; group numbers are int64: use groups.long()")
-    if groups.device.type == "cpu" and len(groups):  # elsewhere a look would stall the device
+    if _may_look(groups):
         low, high = (int(end) for end in groups.aminmax())
         if low < 0 or high >= num_groups:
             raise IndexError(f"groups runs from {low} to {high}, but the groups are 0 to {num_groups - 1}")
+
+
+def _check_labels(labels: torch.Tensor | None) -> None:
+    """A row with another label would count for no rate, and its constraints would be lost without a word."""
+    if labels is None:
+        raise ValueError("labels=None: true and false positive rates need the label of each row")
+    if _may_look(labels) and not bool(((labels == 0) | (labels == 1)).all()):
+        other = labels[(labels != 0) & (labels != 1)][0].item()
+        raise ValueError(f"labels holds {other}, but labels are 0 and 1; (labels > 0).long() may do")
+
+
+def _may_look(rows: torch.Tensor) -> bool:
+    """Whether to look at values: on a device that would stall it, and in a compiled step break its graph."""
+    return rows.device.type == "cpu" and len(rows) > 0 and not torch.compiler.is_compiling()

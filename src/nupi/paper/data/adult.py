@@ -144,7 +144,11 @@ def _fill_from_archive(folder: Path) -> None:
 
 def _keep_archive_files(raw: Path, folder: Path) -> None:
     for old, new in zip(("adult.data", "adult.test"), FILES, strict=True):
-        (folder / new).write_bytes(from_archive((raw / old).read_text(encoding="utf-8")).encode())
+        try:
+            text = (raw / old).read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            raise SourceError(f"{old} is not the text it should be") from None
+        (folder / new).write_bytes(from_archive(text).encode())
 
 
 def _fill_from_package(folder: Path) -> None:

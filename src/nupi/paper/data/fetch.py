@@ -82,8 +82,15 @@ def obtain(
     home = cache / name
     if not refresh and fault(home, files) is None:
         return home
-    cache.mkdir(parents=True, exist_ok=True)
-    _sweep(cache, name)
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        _sweep(cache, name)
+        with tempfile.TemporaryFile(dir=cache):
+            pass
+    except OSError as error:
+        raise DataUnavailableError(
+            f"the data set {name!r} cannot be kept in {cache}: {error.strerror}. Set NUPI_CACHE to a folder of yours"
+        ) from None
     reasons = []
     for source in sources:
         with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=cache) as gathered:
