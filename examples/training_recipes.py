@@ -70,7 +70,8 @@ def accumulation(
             for name, violation in violations.items():
                 sums[name] = sums.get(name, 0.0) + here * violation.detach()
                 counts[name] = counts.get(name, 0) + here
-        lagrangian.ascend(dual, {n: nupi.Averaged(sums[n], torch.tensor(counts[n])) for n in sums})
+        rows_seen = {name: torch.tensor(counts[name], device=sums[name].device) for name in sums}
+        lagrangian.ascend(dual, {name: nupi.Averaged(sums[name], rows_seen[name]) for name in sums})
         primal.step()
         primal.zero_grad()
 

@@ -147,6 +147,11 @@ def test_an_optimizer_that_takes_no_sparse_gradients_says_so_and_nothing_is_left
     dual = torch.optim.Adam(lagrangian.parameters(), 0.1, maximize=True)
     with pytest.raises(RuntimeError, match="Adam takes no Indexed violations, and 'fair' came as such"):
         lagrangian.ascend(dual, {"fair": indexed(0)})
-    assert not any(dual.state.values())
+    assert not dual.state
+    with pytest.raises(RuntimeError, match="Adam takes no Indexed violations, and 'small' came as such"):
+        lagrangian.ascend(
+            dual, {"fair": torch.ones(3), "small": nupi.Indexed(torch.ones(1), torch.tensor([0]))}
+        )
+    assert not dual.state
     assert all(p.grad is None for p in lagrangian.parameters())
     assert lagrangian.multipliers["fair"].tolist() == [0, 0, 0]

@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from nupi.fingerprint import of_tensor, of_text, of_value
+from nupi.fingerprint import of_text, of_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -109,7 +109,7 @@ def check_problem(
 
 def _compare(multipliers: Multipliers, dual: torch.optim.Optimizer, group: ProcessGroup | None) -> None:
     """Raise on every rank unless all multipliers, state and tensors among the gains are the same to the bit."""
-    here = [of_tensor(multiplier) for multiplier in multipliers.values()]
+    here = [of_text(of_value(multiplier)) for multiplier in multipliers.values()]
     for multiplier in multipliers.values():
         state = sorted(dual.state.get(multiplier, {}).items())
         here.append(of_text(str([(slot, of_value(value)) for slot, value in state])))
@@ -144,15 +144,17 @@ def _gathered(
 
 
 def _options(dual: torch.optim.Optimizer, multipliers: Multipliers) -> list[tuple[list[str], dict[str, str]]]:
-    """By param group, the constraints it is for and its options that are no tensors."""
+    """By param group, the constraints it is for and its options; of those that are tensors, no numbers."""
     names = {id(multiplier): name for name, multiplier in multipliers.items()}
     return [
         (
             [names.get(id(param), "another parameter") for param in group["params"]],
             {
-                option: of_value(value)
+                option: f"a tensor of {value.dtype} and shape {tuple(value.shape)}"
+                if isinstance(value, torch.Tensor)
+                else of_value(value)
                 for option, value in group.items()
-                if option != "params" and not isinstance(value, torch.Tensor)
+                if option != "params"
             },
         )
         for group in dual.param_groups
@@ -212,7 +214,9 @@ def _mark(value: object) -> Mark:
     """An object, where its numbers are and how often they were written to; torch counts all but writes to `.data`."""
     if not isinstance(value, torch.Tensor):
         return value, 0, 0
-    return value, value.data_ptr(), 0 if value.is_inference() else value._version
+    # A sparse momentum has no one place where its numbers are.
+    place = value.data_ptr() if value.layout == torch.strided else 0
+    return value, place, 0 if value.is_inference() else value._version
 
 
 def _same(sealed: list[Mark] | None, now: list[Mark]) -> bool:

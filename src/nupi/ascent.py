@@ -9,7 +9,8 @@ import torch
 from torch.optim.optimizer import _global_optimizer_pre_hooks
 
 from nupi import guard
-from nupi.constraints import Averaged, Constraint, Indexed, Inequality
+from nupi.constraints import Constraint, Inequality
+from nupi.foreign import Unseen
 from nupi.optim.base import DualOptimizer
 from nupi.violations import Move, as_sparse_gradient
 
@@ -42,11 +43,13 @@ def check_dual(
             )
 
 
-def breaks_graph(dual: torch.optim.Optimizer, violations: Mapping[str, Violation]) -> bool:
-    """Whether a compiler must leave the step to eager code: another library's optimizer wants sparse gradients."""
-    if isinstance(dual, DualOptimizer) or not isinstance(violations, Mapping):
-        return False
-    return any(isinstance(violation, (Averaged, Indexed)) for violation in violations.values())
+def breaks_graph(dual: torch.optim.Optimizer) -> bool:
+    """Whether a compiler must leave the step to eager code.
+
+    The optimizers of other libraries break a graph of their own accord, take sparse gradients that it does not know,
+    and begin with state that need not be 0, so that a first step which is refused could not be undone.
+    """
+    return isinstance(dual, torch.optim.Optimizer) and not isinstance(dual, DualOptimizer)
 
 
 def host_may_look(dual: torch.optim.Optimizer, moves: Sequence[Move]) -> bool:
@@ -71,17 +74,22 @@ def take_step(constraints: Constraints, dual: torch.optim.Optimizer, moves: Sequ
         dual._optimizer_step_pre_hooks or _global_optimizer_pre_hooks
     )
     compiled = torch.compiler.is_compiling()
+    partial = not compiled and any(move.seen is not None for move in moves)
+    unseen = Unseen(dual, moves) if partial else None
     for move in moves:
         if move.rows is not None and compiled:
             continue
         gradient = move.error if move.rows is None else as_sparse_gradient(move)
         move.multiplier.grad = gradient if borrowed else gradient.clone()
+    new = [] if borrowed else [move.multiplier for move in moves if not dual.state.get(move.multiplier)]
     try:
         dual.step()
         if compiled:
             _step_rows(dual, moves)
+        elif unseen is not None:
+            unseen.put_back()
     except RuntimeError as error:
-        _explain_sparse(dual, moves, error)
+        _explain_sparse(dual, moves, new, error)
         raise
     finally:
         for move in moves:
@@ -128,14 +136,15 @@ def _project(constraints: Constraints, dual: torch.optim.Optimizer, moves: Seque
         torch._foreach_clamp_min_(whole, 0.0)
 
 
-def _explain_sparse(dual: torch.optim.Optimizer, moves: Sequence[Move], error: RuntimeError) -> None:
-    """If an optimizer failed over a sparse gradient, say whose it was and what takes one; drop what it left."""
+def _explain_sparse(
+    dual: torch.optim.Optimizer, moves: Sequence[Move], new: Sequence[torch.Tensor], error: RuntimeError
+) -> None:
+    """If an optimizer failed over a sparse gradient, say whose it was and what takes one; drop what it began."""
     names = [move.name for move in moves if move.rows is not None]
     if not names or "sparse" not in str(error):
         return
-    for move in moves:
-        if move.rows is not None and set(dual.state.get(move.multiplier, {})) <= {"step"}:
-            dual.state.pop(move.multiplier, None)
+    for multiplier in new:
+        dual.state.pop(multiplier, None)
     raise RuntimeError(
         f"{type(dual).__name__} takes no Indexed violations, and {', '.join(map(repr, names))} came as such; "
         "use an optimizer of nupi, or torch's SGD, Adagrad or SparseAdam"

@@ -23,13 +23,17 @@ class Constraint:
         init: where the multipliers start: a number, or a tensor of the group's shape.
     """
 
+    _device: torch.device | None = None
+
     def __init__(self, size: Size = 1, *, init: float | torch.Tensor = 0.0) -> None:
         self.shape = _checked_shape(size)
         self.init = _checked_init(init, self.shape)
+        # A tensor says where the multipliers are to be; a number leaves it to torch, as a module's weights are.
+        self._device = init.device if isinstance(init, torch.Tensor) else None
 
     def start(self) -> torch.Tensor:
         """A new tensor of starting multipliers, float32 or wider."""
-        return torch.empty(self.shape, dtype=self.init.dtype, device=self.init.device).copy_(self.init)
+        return torch.empty(self.shape, dtype=self.init.dtype, device=self._device).copy_(self.init)
 
     def __repr__(self) -> str:
         size = self.shape[0] if len(self.shape) == 1 else tuple(self.shape)
@@ -58,7 +62,7 @@ class Inequality(Constraint):
 
     def __init__(self, size: Size = 1, *, init: float | torch.Tensor = 0.0, restart: bool = False) -> None:
         super().__init__(size, init=init)
-        if bool((self.init < 0).any()):
+        if not self.init.is_meta and bool((self.init < 0).any()):
             raise ValueError(
                 f"init={init!r} is negative, but the multiplier of an inequality is >= 0; "
                 "start it at 0 or above, or use Equality for a constraint of both signs"
@@ -179,7 +183,9 @@ def _checked_shape(size: Size) -> torch.Size:
 def _checked_init(init: float | torch.Tensor, shape: torch.Size) -> torch.Tensor:
     """The start as a tensor, float32 or wider: of the group's shape, or a scalar that stands for all of it."""
     try:
-        start = torch.as_tensor(init).detach().clone()
+        # A number is looked at on the host: the device that new tensors go to may be one without numbers.
+        given = init if isinstance(init, torch.Tensor) else torch.as_tensor(init, device="cpu")
+        start = given.detach().clone()
         start = start.to(torch.promote_types(start.dtype, torch.float32))
     except (TypeError, ValueError, RuntimeError):
         start = torch.zeros((), dtype=torch.complex64)
@@ -190,6 +196,6 @@ def _checked_init(init: float | torch.Tensor, shape: torch.Size) -> torch.Tensor
             f"init has shape {tuple(start.shape)}, but the group has shape {tuple(shape)}; "
             "pass a number, or one start per constraint"
         )
-    if not bool(torch.isfinite(start).all()):
+    if not start.is_meta and not bool(torch.isfinite(start).all()):
         raise ValueError(f"init must be finite, but {init!r} came")
     return start if isinstance(init, torch.Tensor) else start.float()

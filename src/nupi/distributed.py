@@ -60,7 +60,7 @@ def total(tensor: torch.Tensor, group: ProcessGroup | None = None) -> torch.Tens
 
 
 class _Total(torch.autograd.Function):
-    """Forward and backward are the same sum: each rank's output depends on every rank's input."""
+    """Forward and backward are the same sum, to any order: each rank's output depends on every rank's input."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, group: ProcessGroup | None) -> torch.Tensor:
@@ -71,8 +71,7 @@ class _Total(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
-        grad = grads[0].clone(memory_format=torch.contiguous_format)
-        torch.distributed.all_reduce(grad, group=ctx.group)
+        grad: torch.Tensor = _Total.apply(grads[0], ctx.group)  # type: ignore[no-untyped-call]
         return grad, None
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
+from numbers import Number
 from typing import Any
 
 import torch
@@ -38,12 +40,22 @@ def of_tensor(tensor: torch.Tensor) -> int:
 def of_value(value: Any) -> str:
     """A tensor by its type, shape and fingerprint, a plain value as it prints, anything else by its type.
 
-    Functions and other objects print their address, which is another in every process.
+    Numpy's numbers and arrays are what they hold. Functions and other objects print their address, which is another
+    in every process.
     """
+    if isinstance(value, torch.Tensor) and value.is_sparse:
+        value = value.coalesce()
+        return f"sparse {tuple(value.shape)} {of_value(value.indices())} {of_value(value.values())}"
     if isinstance(value, torch.Tensor):
         return f"{value.dtype} {tuple(value.shape)} {of_tensor(value)}"
     if value is None or isinstance(value, (bool, int, float, complex, str, torch.dtype, torch.device)):
         return repr(value)
     if isinstance(value, (tuple, list)):
         return f"({', '.join(map(of_value, value))})"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(sorted(f'{of_value(key)}: {of_value(each)}' for key, each in value.items()))}}}"
+    if hasattr(value, "tolist"):
+        return of_value(value.tolist())
+    if isinstance(value, Number):
+        return repr(value)
     return type(value).__qualname__

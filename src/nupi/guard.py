@@ -92,9 +92,15 @@ def touched_by(dual: torch.optim.Optimizer, moves: Sequence[Move]) -> list[Touch
         state = dual.state.get(move.multiplier, {})
         tensors = [value for value in state.values() if isinstance(value, torch.Tensor)]
         touched += [
-            (tensor, rows if tensor.dim() else None, move.seen) for tensor in (move.multiplier, *tensors)
+            (tensor, rows if tensor.dim() else None, _over(move.seen, tensor))
+            for tensor in (move.multiplier, *tensors)
         ]
     return touched
+
+
+def _over(seen: torch.Tensor | None, tensor: torch.Tensor) -> torch.Tensor | None:
+    """A mask of rows, for a tensor that has these rows."""
+    return seen if seen is not None and tensor.shape[: seen.dim()] == seen.shape else None
 
 
 def keep(touched: Sequence[Touched]) -> list[torch.Tensor]:
@@ -125,16 +131,15 @@ def disown(
 ) -> None:
     """Have state that a step made, and should not have made, count for nothing on the next.
 
-    An optimizer of ours is told whether its rows have been seen; another library's starts from zeros again.
+    An optimizer of ours is told whether its rows have been seen. Another library's has its first step looked at by the
+    host wherever it is (see `irrevocable`), and makes no state later.
     """
+    if not isinstance(dual, DualOptimizer):
+        return
     for move, before in zip(moves, remembered, strict=True):
         state = dual.state.get(move.multiplier, {})
         new = [slot for slot in state if slot not in before]
-        if not isinstance(dual, DualOptimizer):
-            for slot in new:
-                if isinstance(state[slot], torch.Tensor):
-                    state[slot].mul_(good)
-        elif move.rows is not None:
+        if move.rows is not None:
             if "seen" in new:  # what was there before has been brought back row by row
                 state["seen"] &= good
         else:

@@ -11,8 +11,9 @@ from torch import nn
 from nupi import distributed
 from nupi.agreement import Seals, check_problem
 from nupi.ascent import breaks_graph, check_dual, host_may_look, take_guarded_step, take_step
-from nupi.checkpoints import check_multipliers, note_kinds
+from nupi.checkpoints import check_multipliers, note_kinds, taken
 from nupi.constraints import Constraint, check_constraints
+from nupi.foreign import as_taken
 from nupi.guard import Look, NonFiniteViolationError, refuse_non_finite
 from nupi.joint import Joint
 from nupi.seen import Here, seen_here
@@ -59,6 +60,7 @@ class Lagrangian(nn.Module):
     group: ProcessGroup | None = None
     _agreed = False  # whether all ranks are known to have the same constraints
     _seals: Seals | None = None  # by which it is known that nobody but ascend has written to what they hold
+    _whole = False  # whether a checkpoint that is being loaded must have these constraints and no others
 
     def __init__(
         self,
@@ -126,7 +128,7 @@ class Lagrangian(nn.Module):
         if self.reduce is not None and distributed.world_size(self.group) > 1:
             self._ascend_together(dual, violations)
             return
-        if torch.compiler.is_compiling() and breaks_graph(dual, violations):
+        if torch.compiler.is_compiling() and breaks_graph(dual):
             torch.compiler.disable(Lagrangian.ascend)(self, dual, violations)
             return
         if self._unheard or self._look is not None:
@@ -139,6 +141,7 @@ class Lagrangian(nn.Module):
         if not moves:
             return
         check_dual(dual, moves)
+        moves = as_taken(dual, moves)
         with torch.set_grad_enabled(False):
             if host_may_look(dual, moves):
                 refuse_non_finite(moves)
@@ -192,7 +195,7 @@ class Lagrangian(nn.Module):
         moves = Joint(multipliers, self.reduce, self.group).join(look, settle)
         if moves:
             refuse_non_finite(moves)
-            take_step(self.constraints, dual, moves)
+            take_step(self.constraints, dual, as_taken(dual, moves))
         seals.seal(multipliers, dual)
 
     def _flag(self, moves: Sequence[Move], finite: Sequence[torch.Tensor]) -> None:
@@ -262,11 +265,25 @@ class Lagrangian(nn.Module):
             multiplier = self._multiplier(name)
             if multiplier.dtype.itemsize < torch.float32.itemsize:
                 multiplier.data = data.to(multiplier.device)
+        self._clear_flags()  # to_empty leaves any bits in them
         return self
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:  # noqa: FBT001 - torch's
         super()._save_to_state_dict(destination, prefix, keep_vars)
         note_kinds(self.constraints, destination, prefix)
+
+    def load_state_dict(
+        self,
+        state_dict: Mapping[str, Any],
+        strict: bool = True,  # noqa: FBT001, FBT002 - torch's signature
+        assign: bool = False,  # noqa: FBT001, FBT002 - torch's signature
+    ) -> Any:
+        """As for any module, but a checkpoint of another problem is refused before anything of it is loaded."""
+        self._whole = strict
+        try:
+            return super().load_state_dict(state_dict, strict, assign)
+        finally:
+            self._whole = False
 
     def _load_from_state_dict(
         self,
@@ -275,19 +292,31 @@ class Lagrangian(nn.Module):
         local_metadata: dict[str, Any],
         strict: bool,  # noqa: FBT001 - torch's signature
         missing_keys: list[str],
-        *_: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
     ) -> None:
-        """Load all multipliers, or raise and load none of them."""
-        saved = {
-            key.removeprefix(prefix): value for key, value in state_dict.items() if key.startswith(prefix)
-        }
-        check_multipliers(self.constraints, saved, local_metadata, strict=strict, within=bool(prefix))
-        with torch.no_grad():
-            for name in self.constraints:
-                if name in saved:
-                    self._multiplier(name).copy_(saved[name])
-                else:
-                    missing_keys.append(prefix + name)
+        """Load the multipliers that are there, or raise and load none of them.
+
+        What is absent or unknown is for torch to judge, as with any part of a larger module: it alone knows whether
+        the load is strict (`strict` is always True here), and says so once every part has been asked.
+        """
+        for hook in self._load_state_dict_pre_hooks.values():
+            hook(state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
+        # Taken out: torch would leave it there, and the next load of the same checkpoint would assign as well.
+        assign = local_metadata.pop("assign_to_params_buffers", False)
+        saved = {key.removeprefix(prefix): v for key, v in state_dict.items() if key.startswith(prefix)}
+        check_multipliers(self.constraints, saved, local_metadata, whole=self._whole, within=bool(prefix))
+        for name in (name for name in self.constraints if name in saved):
+            self._parameters[name] = taken(name, self._multiplier(name), saved[name], assign=assign)
+        missing_keys += [prefix + name for name in self.constraints if name not in saved]
+        unexpected_keys += [prefix + name for name in saved if name not in self.constraints]
+        self._clear_flags()
+
+    def _clear_flags(self) -> None:
+        """Have the flags where the multipliers are, and down unless some went up that nobody has heard of."""
+        device = next(iter(self.multipliers.values())).device
+        if self._flags().is_meta or not (self._unheard or self._look):
+            self._buffers["_refused"] = torch.zeros(len(self.constraints), dtype=torch.bool, device=device)
 
 
 def _summary(multiplier: torch.Tensor) -> str:

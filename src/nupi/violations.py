@@ -22,8 +22,9 @@ class Move(NamedTuple):
     rows: (
         torch.Tensor | None
     )  # which rows they are; one that comes twice (where compiled) has the same error twice
-    seen: torch.Tensor | None = (
-        None  # if rows is None, a mask of those to move (where compiled); None means all
+    seen: torch.Tensor | None = None  # if rows is None, a mask of those to move; None means all
+    averaged: bool = (
+        False  # whether the rows that are not here were not seen, and must stay whatever moves them
     )
 
 
@@ -84,7 +85,8 @@ def averaged(name: str, multiplier: torch.Tensor, sums: torch.Tensor, counts: to
         if not len(rows):
             return None
         sums, counts = sums.index_select(0, rows), counts.index_select(0, rows)
-    return Move(name, multiplier, (sums / rows_like(counts, sums)).to(multiplier.dtype), rows)
+    error = (sums / rows_like(counts, sums)).to(multiplier.dtype)
+    return Move(name, multiplier, error, rows, averaged=True)
 
 
 def as_sparse_gradient(move: Move) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from distributed.scenarios import Calls, _tensors, problem, seen_by, state
@@ -34,6 +35,8 @@ def set_apart(what, lagrangian, dual, old):
         norm.data = norm.data + 1.0
     elif what == "tensor gain":
         dual.param_groups[0]["kp"].mul_(2.0)
+    elif what == "gain that is a tensor":
+        dual.param_groups[0]["ki"] = torch.tensor(0.1)
     elif what == "stepped":
         norm.grad = torch.ones_like(norm)
         dual.step()
@@ -135,3 +138,47 @@ def outside():
     except ValueError as error:
         said.append(("ValueError", str(error)))
     return said, [each.multipliers["norm"].item() for each in (lagrangian, twin)]
+
+
+def cast_at_zero():
+    """One rank holds its multipliers in double precision: as long as they are 0, no bit of them differs."""
+    lagrangian = nupi.Lagrangian({"norm": nupi.Inequality(3)}, reduce="mean")
+    dual = nupi.NuPI(lagrangian.parameters(), ki=0.1)
+    lagrangian.ascend(dual, {"norm": -torch.ones(3)})
+    if dist.get_rank():
+        lagrangian.double()
+    return refusal(lagrangian, dual, {"norm": torch.full((3,), 1 / 3)}), lagrangian.multipliers[
+        "norm"
+    ].tolist()
+
+
+def numbers_of_numpy(mine):
+    """A learning rate that is a number of numpy, and not the same on every rank unless it is `mine`."""
+    lagrangian = nupi.Lagrangian({"norm": nupi.Inequality()}, reduce="mean")
+    dual = torch.optim.SGD(lagrangian.parameters(), lr=0.1, maximize=True)
+    for group in dual.param_groups:
+        group["lr"] = np.float32(0.5 if mine else 0.5 + dist.get_rank())
+    return refusal(lagrangian, dual, {"norm": torch.ones(())}), lagrangian.multipliers["norm"].item()
+
+
+def sparse_momentum(kind):
+    """Rows through an optimizer with momentum, or one that has made it sparse; then one rank alone loads its state."""
+    lagrangian = nupi.Lagrangian({"rows": nupi.Equality(4)}, reduce="mean")
+    dual = torch.optim.SGD(lagrangian.parameters(), lr=0.1, momentum=0.5, maximize=True)
+    rank, path, old, theta = dist.get_rank(), [], None, lagrangian.get_parameter("rows")
+    for _ in range(3):
+        if kind == "Indexed":
+            seen = {"rows": nupi.Indexed(torch.tensor([1.0]), torch.tensor([rank]))}
+        elif kind == "Averaged":
+            seen = {"rows": nupi.Averaged(torch.tensor([1.0, 1.0, 0.0, 0.0]), torch.tensor([1, rank, 0, 0]))}
+        else:
+            seen, theta.grad = {}, torch.tensor([1.0, 1.0, 0.0, 0.0]).to_sparse()
+            dual.step()
+            theta.grad = None
+        lagrangian.ascend(dual, seen)
+        path.append(lagrangian.multipliers["rows"].tolist())
+        old = old or copy.deepcopy(dual.state_dict())
+    assert dual.state[theta]["momentum_buffer"].is_sparse == (kind == "by hand")
+    if rank:
+        dual.load_state_dict(old)
+    return path, refusal(lagrangian, dual, {})

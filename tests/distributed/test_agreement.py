@@ -23,6 +23,10 @@ from nupi import fingerprint
         ("written", "the ranks have different multipliers of 'norm' "),
         ("replaced", "the ranks have different multipliers of 'norm' "),
         ("tensor gain", "the ranks have different tensors among the dual's gains "),
+        (
+            "gain that is a tensor",
+            r"'ki' of group 0 is 0.1 on rank 0 and a tensor of torch.float32 and shape \(\) ",
+        ),
         ("stepped", "different multipliers of 'norm' and different state in the dual of 'norm' "),
     ],
 )
@@ -61,6 +65,32 @@ def test_duals_that_take_turns_and_schedulers_need_no_second_look(ranks):
     # The problem, and then each dual once.
     assert calls == ["allgather_", *["allreduce_", "allgather_"] * 2, *["allreduce_"] * 6]
     assert_same_bits([first, second])
+
+
+def test_a_rank_that_holds_its_multipliers_in_another_precision_is_refused_even_at_zero(ranks):
+    for error, multipliers in ranks.run(disagreements.cast_at_zero, world=2):
+        assert "different multipliers of 'norm'" in error[1]
+        assert multipliers == [0.0] * 3
+
+
+def test_numbers_of_numpy_are_compared_by_value(ranks):
+    for error, multiplier in ranks.run(disagreements.numbers_of_numpy, False, world=2):
+        assert "'lr' of group 0 is 0.5 on rank 0 and 1.5 on rank 1" in error[1]
+        assert multiplier == 0.0
+    assert ranks.run(disagreements.numbers_of_numpy, True, world=2) == [(None, 0.5)] * 2
+
+
+@pytest.mark.parametrize("kind", ["Indexed", "Averaged", "by hand"])
+def test_a_sparse_momentum_is_kept_alike_and_looked_at(ranks, kind):
+    """The error of rows 0 and 1 is 1 at every step, and nobody sees the others."""
+    path, momentum, theta = [], 0.0, 0.0
+    for _ in range(3):
+        momentum = 0.5 * momentum + 1.0
+        theta += 0.1 * momentum
+        path.append([theta, theta, 0.0, 0.0])
+    for steps, error in ranks.run(disagreements.sparse_momentum, kind, world=2):
+        torch.testing.assert_close(torch.tensor(steps), torch.tensor(path))
+        assert "different state in the dual of 'rows'" in error[1]
 
 
 def test_a_rank_outside_the_group_is_refused_and_copies_share_the_group(ranks):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from distributed import gradients, scenarios
+from distributed import gradients, resumed, scenarios
 from distributed.scenarios import STEPS
 
 import nupi
@@ -90,3 +90,51 @@ def test_a_group_that_one_rank_has_weighs_its_share_of_the_ranks_unless_it_is_gi
     for found, multiplier in ranks.run(gradients.group_2_on_one_rank, way, world=world):
         torch.testing.assert_close(found, of_loss + weight * of_constraint, rtol=1e-9, atol=1e-11)
         torch.testing.assert_close(multiplier, gradients.THETA + 0.1 * violation.detach().reshape(1))
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_a_total_can_be_differentiated_twice(ranks, world):
+    """The ranks' losses add up to one, and a penalty on its gradient in each rank's x has a gradient of its own."""
+    weights, x = torch.arange(1.0, 1.0 + world), torch.linspace(-1.0, 2.0, 3 * world).view(world, 3).double()
+    joined = x.clone().requires_grad_()
+    loss = weights.sum() * joined.sum(0).pow(3).sum()
+    (slope,) = torch.autograd.grad(loss, joined, create_graph=True)
+    (weights * slope.square().sum(1)).sum().backward()
+    for answer, expected in zip(
+        ranks.run(gradients.of_a_gradient, weights, x, world=world), joined.grad, strict=True
+    ):
+        torch.testing.assert_close(answer, expected)
+
+
+@SHARDS
+def test_a_sharded_model_and_its_constraints_stop_and_go_on_bit_for_bit(ranks, tmp_path):
+    answers = ranks.run(resumed.sharded, str(tmp_path), world=2)
+    for whole, again in answers:
+        assert len(whole) == 4 + 4 + 2 + 2, "parameters, their momentum, xi and multipliers"
+        assert all(torch.equal(*pair) for pair in zip(whole, again, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("way", "how", "times"),
+    [
+        ("joined", None, 1),
+        ("tensor", None, 1),
+        ("tensor", "mean", 1),
+        ("joined", "mean", 2),
+        ("joined", "sum", 2),
+        ("tensor", "sum", 2),
+        ("own", "mean", "summed"),
+        ("own", "sum", "summed"),
+    ],
+)
+def test_rates_over_shards_are_counted_as_the_page_on_training_says(ranks, way, how, times):
+    shards = [gradients.scores(rank) for rank in range(2)]
+    criterion = nupi.rates.StatisticalParity(groups=3)
+
+    def exact(chunks):
+        doubles = [(logits.double(), labels, groups) for logits, labels, groups in chunks]
+        return criterion.measure(doubles)
+
+    expected = sum(map(exact, shards)) if times == "summed" else times * exact(shards[0] + shards[1])
+    for found in ranks.run(gradients.parity, way, how, world=2):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)

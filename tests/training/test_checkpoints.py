@@ -120,6 +120,21 @@ def test_a_dual_of_fewer_multipliers_is_refused_and_changes_nothing():
     assert_equal(before, saved(parts))
 
 
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+@pytest.mark.parametrize("make", DUALS.values(), ids=DUALS)
+def test_state_that_is_not_finite_is_refused_and_changes_nothing(make, bad):
+    parts = problem(make)
+    train(parts, 3)
+    before = copy.deepcopy(saved(parts))
+    for slot in before["dual"]["state"][1]:
+        spoilt = copy.deepcopy(before["dual"])
+        spoilt["state"][0] = {name: value + 1 for name, value in spoilt["state"][0].items()}
+        spoilt["state"][1][slot][0] = bad
+        with pytest.raises(ValueError, match=f"'{slot}' for parameter 1 .*not finite.*nothing was loaded"):
+            parts["dual"].load_state_dict(spoilt)
+        assert_equal(before, saved(parts))
+
+
 def kinds(kind, **more):
     return nupi.Lagrangian({"fair": kind(3, init=0.5, **more), "small": nupi.Inequality()})
 

@@ -70,6 +70,21 @@ def test_the_module_trains_as_a_plain_loop_does_and_goes_on_from_a_checkpoint(tm
     assert_equal(whole, again)
 
 
+def test_pretrained_weights_load_beside_a_constraint_that_they_know_nothing_of(tmp_path):
+    stopped, pretrained = trainer(1), module()
+    stopped.fit(pretrained, loader())
+    stopped.save_checkpoint(tmp_path / "last.ckpt")
+    checkpoint = torch.load(tmp_path / "last.ckpt", weights_only=True)
+    del checkpoint["state_dict"]["lagrangian.rate"]
+    torch.save(checkpoint, tmp_path / "weights.ckpt")
+    with pytest.warns(UserWarning, match=r"lagrangian\.rate"):  # Lightning says what it did not find
+        again = example.Classifier.load_from_checkpoint(tmp_path / "weights.ckpt", strict=False)
+    assert torch.equal(*(next(each.model.parameters()) for each in (again, pretrained)))
+    assert again.lagrangian.multipliers["rate"].item() == 0
+    with pytest.raises(RuntimeError, match=r'Missing key.*"lagrangian\.rate"'):
+        example.Classifier.load_from_checkpoint(tmp_path / "weights.ckpt")
+
+
 def test_the_constraint_is_kept():
     constrained = module()
     trainer(15).fit(constrained, loader())

@@ -157,6 +157,23 @@ def test_every_micro_batch_counts_by_its_rows_and_for_the_constraints_it_has(mon
     assert_follows_the_rule(lagrangian)
 
 
+def test_sums_and_counts_are_where_the_model_is():
+    """On the meta device, which stands for an accelerator: it has no numbers, but it is not the CPU."""
+
+    class Watched(nupi.Lagrangian):
+        def ascend(self, _dual, violations):
+            self.devices = {
+                part.device.type for each in violations.values() for part in (each.sums, each.counts)
+            }
+
+    model, _, lagrangian, dual = recipes.problem()
+    model, lagrangian = model.to("meta"), Watched(lagrangian.constraints).to("meta")
+    primal = torch.optim.SGD(model.parameters(), 0.1)
+    batches = [[tuple(part.to("meta") for part in batch) for batch in recipes.draw(2)]]
+    recipes.accumulation(model, primal, lagrangian, dual, batches)
+    assert lagrangian.devices == {"meta"}
+
+
 def test_clipping_is_for_the_model_alone():
     batches = recipes.draw(40)
     plain, loose, tight = problem(), problem(), problem()

@@ -141,6 +141,11 @@ def check_checkpoint(
                     f"state_dict holds {slot!r} of shape {tuple(value.shape)} for parameter {position}, "
                     f"whose shape is {tuple(param.shape)}; {ANOTHER_PROBLEM}"
                 )
+            if not value.is_meta and not bool(torch.isfinite(value).all()):
+                raise ValueError(
+                    f"state_dict holds {slot!r} for parameter {position} with numbers that are not finite "
+                    "(nan or inf), and nothing was loaded; go back to an older checkpoint"
+                )
 
 
 def _broadcasts(shape: torch.Size, target: torch.Size) -> bool:
