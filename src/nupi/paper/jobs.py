@@ -90,7 +90,7 @@ def run(
     waiting: deque[dict[str, Any]] = deque()
     for settings in map(dict, jobs):
         path = result_path(folder, function, settings, version)
-        if (found := _read(path)) is not None:
+        if (found := read(path)) is not None:
             yield Outcome(settings, found["value"], cached=True)
         else:
             waiting.append(settings)
@@ -146,6 +146,11 @@ def result_path(folder: Path, function: Function, settings: Settings, version: s
     )
     clean = "".join(c if c.isalnum() or c in "-._" else "_" for c in readable)[:80]
     return folder / f"{function.__name__}-{clean}-{digest}.pt"
+
+
+def progress_path(result: Path) -> Path:
+    """Where a long job may keep how far it is; it goes once the result is there."""
+    return result.with_suffix(".progress")
 
 
 def available_cores() -> int:
@@ -221,7 +226,8 @@ def attempt(function: Function, settings: dict[str, Any], path: Path) -> str | N
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        _write(path, {"value": function(**settings)})
+        write(path, {"value": function(**settings)})
+        progress_path(path).unlink(missing_ok=True)
     except Exception:  # noqa: BLE001 - whatever went wrong is one job's, and is reported as such
         return traceback.format_exc()
     finally:
@@ -233,13 +239,14 @@ def outcome_of(settings: dict[str, Any], path: Path, failure: str | None) -> Out
     """What became of a job that is over: its failure, or what its file holds."""
     if failure is not None:
         return Outcome(settings, failure=failure)
-    found = _read(path)
+    found = read(path)
     if found is None:
         return Outcome(settings, failure=f"its result {path} was written but cannot be read back")
     return Outcome(settings, found["value"])
 
 
-def _write(path: Path, content: dict[str, Any]) -> None:
+def write(path: Path, content: dict[str, Any]) -> None:
+    """Keep this in a file, whole or not at all."""
     part = path.with_suffix(f".{os.getpid()}.part")
     try:
         torch.save(content, part)
@@ -248,7 +255,7 @@ def _write(path: Path, content: dict[str, Any]) -> None:
         part.unlink(missing_ok=True)
 
 
-def _read(path: Path) -> dict[str, Any] | None:
+def read(path: Path) -> dict[str, Any] | None:
     """What the file holds; None if there is no file or it is damaged, so that the job is done again."""
     try:
         found: dict[str, Any] = torch.load(path, weights_only=True)

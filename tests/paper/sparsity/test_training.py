@@ -1,5 +1,8 @@
-"""The loop against one written by hand, the rates of each scale, and the checkpoint that runs share."""
+"""The loop against one written by hand, the rates of each scale, the checkpoint that runs share, and a kill."""
 
+import signal
+import subprocess
+import sys
 from dataclasses import asdict
 
 import pytest
@@ -10,6 +13,7 @@ from nupi import gates
 from nupi.paper import jobs
 from nupi.paper.resnet import GATED, ResNet18
 from nupi.paper.sparsity import training
+from nupi.paper.sparsity.descent import Descent
 from nupi.paper.sparsity.methods import GA, RESTARTS, Dual
 from nupi.paper.sparsity.setting import SETTINGS, Setting
 
@@ -30,6 +34,12 @@ def gated(seed=0):
     model = ResNet18(TINY.width)
     gates.attach(model, GATED, place=TINY.place, droprate_init=TINY.droprate_init, clamp=TINY.clamp)
     return model
+
+
+def descended(player, *, layerwise=False):
+    run = Descent(gated(), TINY, player, EPSILON, layerwise=layerwise)
+    training.descend(run, TINY)
+    return run.curves()
 
 
 def by_hand(model, *, layerwise, update):
@@ -91,7 +101,7 @@ KI = 8e-4 * 78_200 / 9
 )
 def test_the_loop_is_the_one_written_by_hand(player, update, layerwise):
     expected = by_hand(gated(), layerwise=layerwise, update=update())
-    found = training.descend(gated(), TINY, player, EPSILON, layerwise=layerwise)
+    found = descended(player, layerwise=layerwise)
     assert found["step"].tolist() == list(range(9))
     torch.testing.assert_close(
         torch.cat([found["violations"], found["multipliers"]], 1), expected, rtol=1e-4, atol=1e-5
@@ -103,7 +113,7 @@ def test_scales_play_the_papers_run_faster():
     paper, laptop = SETTINGS["paper"], SETTINGS["laptop"]
     assert (paper.steps, paper.speed) == (78_200, 1)
     assert (paper.ki, paper.gate_rate, paper.beta2) == (8e-4, 1e-3, 0.999)
-    assert (laptop.steps, SETTINGS["desk"].steps) == (1_500, 12_512)
+    assert (laptop.steps, SETTINGS["desk"].steps) == (1_500, 9_384)
     for setting in SETTINGS.values():
         assert setting.ki * setting.steps == pytest.approx(
             8e-4 * 78_200
@@ -132,16 +142,15 @@ def test_adam_and_momentum_get_the_paper_s_gains():
 def test_a_ramp_scales_both_gains_from_the_first_step():
     assert [Dual(ramp=0.5).gain(8)(step) for step in range(6)] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
     assert Dual().gain(8)(0) == 1.0
-    steps = training.descend(gated(), TINY, Dual(ramp=0.999), EPSILON, layerwise=False)
-    full = training.descend(gated(), TINY, GA, EPSILON, layerwise=False)
+    steps = descended(Dual(ramp=0.999))
+    full = descended(GA)
     ratio = steps["multipliers"][0] / full["multipliers"][0]
     assert ratio.item() == pytest.approx(1 / (9 * 0.999), rel=1e-5)
 
 
 def test_at_nu_zero_the_starts_ema_and_error_are_one_controller():
     paths = [
-        training.descend(gated(), TINY, Dual(kp=2.0, init=init), EPSILON, layerwise=False)["multipliers"]
-        for init in ("ema", "error", "zero", "bumpless")
+        descended(Dual(kp=2.0, init=init))["multipliers"] for init in ("ema", "error", "zero", "bumpless")
     ]
     assert torch.equal(paths[0], paths[1])
     assert not torch.equal(paths[0], paths[2])
@@ -171,6 +180,101 @@ def test_runs_of_a_seed_start_from_one_checkpoint_and_are_repeatable(tmp_path):
     assert not torch.equal(one["violations"][-1], elsewhere["violations"][-1])
     assert 0 <= one["test_accuracy"] <= 1
     assert one["layer_densities"].shape == (8,)
+
+
+def run_of(dual, layerwise=False):
+    arguments = {"epsilon": EPSILON, "layerwise": layerwise, "dual": dual.settings(), "setting": asdict(TINY)}
+    return {"seed": 0, **arguments}
+
+
+def assert_same_run(one, other):
+    assert one.keys() == other.keys()
+    for name in one.keys() - {"seconds"}:
+        assert torch.equal(torch.as_tensor(one[name]), torch.as_tensor(other[name])), name
+
+
+@pytest.mark.parametrize(
+    ("dual", "layerwise"),
+    [
+        (RESTARTS, True),
+        (Dual(kp=2.0), False),
+        (Dual(kp=2.0, init="bumpless", form="positional", ramp=0.5), True),
+        (Dual("nesterov", beta=0.5), False),
+        (Dual("adam"), False),
+        (Dual("penalty", multiplier=0.7), False),
+    ],
+    ids=lambda each: each.label if isinstance(each, Dual) else str(each),
+)
+def test_a_run_that_was_stopped_goes_on_bit_for_bit(tmp_path, monkeypatch, dual, layerwise):
+    """Stopped once in the second epoch and once in the third, each time a step after the last save."""
+    warm = {"seed": 0, "setting": asdict(TINY)}
+    jobs.values(jobs.run(training.warm_up, [warm], tmp_path, version=training.VERSION))
+    whole = training.train(**run_of(dual, layerwise), runs=str(tmp_path))
+    monkeypatch.setattr(training, "SECONDS_BETWEEN_SAVES", 0.0)
+    take, begun = Descent.take, []
+
+    def stopping(self, images, labels):
+        begun.append(self.step)
+        if begun in ([0, 1, 2, 3], [0, 1, 2, 3, 3, 4, 5, 6]):
+            raise InterruptedError
+        take(self, images, labels)
+
+    monkeypatch.setattr(Descent, "take", stopping)
+    shared = {"runs": str(tmp_path)}
+
+    def attempt():
+        settings = [run_of(dual, layerwise)]
+        (outcome,) = jobs.run(training.train, settings, tmp_path, version=training.VERSION, shared=shared)
+        return outcome
+
+    assert "InterruptedError" in attempt().failure
+    assert len(list(tmp_path.glob("*.progress"))) == 1
+    assert "InterruptedError" in attempt().failure
+    assert_same_run(whole, attempt().value)
+    assert begun == [0, 1, 2, 3, 3, 4, 5, 6, 6, 7, 8]  # nothing that was saved is done again
+    assert list(tmp_path.glob("*.progress")) == []
+
+
+KILLED = """
+import os, pathlib, signal, sys
+import torch
+from nupi.paper import jobs
+from nupi.paper.sparsity import training
+from nupi.paper.sparsity.descent import Descent
+
+generator = torch.Generator().manual_seed(0)
+images, labels = torch.randn(20, 3, 8, 8, generator=generator), torch.arange(20) % 10
+training.data = lambda _: ((images, labels), (images[:10], labels[:10]))
+training.SECONDS_BETWEEN_SAVES = 0.0
+take = Descent.take
+
+def dying(self, *batch):
+    if self.step == int(sys.argv[2]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    take(self, *batch)
+
+Descent.take = dying
+folder, settings = pathlib.Path(sys.argv[1]), eval(sys.argv[3])
+list(jobs.run(training.train, [settings], folder, version=training.VERSION, shared={"runs": str(folder)}))
+"""
+
+
+def test_a_run_that_was_killed_goes_on_bit_for_bit(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(KILLED)
+    folder = tmp_path / "runs"
+    warm = {"seed": 0, "setting": asdict(TINY)}
+    jobs.values(jobs.run(training.warm_up, [warm], folder, version=training.VERSION))
+    settings = run_of(Dual(kp=2.0))
+    whole = training.train(**settings, runs=str(folder))
+    for step in (1, 4, 8):
+        command = [sys.executable, str(program), str(folder), str(step), repr(settings)]
+        assert subprocess.run(command, check=False, timeout=120).returncode == -signal.SIGKILL
+    (outcome,) = jobs.run(
+        training.train, [settings], folder, version=training.VERSION, shared={"runs": str(folder)}
+    )
+    assert not outcome.cached
+    assert_same_run(whole, outcome.value)
 
 
 def test_the_warm_up_trains_a_dense_network():

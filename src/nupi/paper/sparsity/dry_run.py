@@ -16,6 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from nupi import gates
 from nupi.paper.resnet import GATED, ResNet18
 from nupi.paper.runner import Claim, Run
+from nupi.paper.sparsity.descent import Descent
 from nupi.paper.sparsity.methods import Dual
 from nupi.paper.sparsity.setting import SETTINGS
 from nupi.paper.sparsity.training import descend, on_device
@@ -45,8 +46,9 @@ def dry_run(run: Run, count: int) -> list[Claim]:
         model = on_device(model)
         player = Dual(kp=14.4)
         activations, flops = _first_step(model, player)
+        trial = Descent(model, size, player, 0.3, layerwise=False)
         started = time.perf_counter()
-        curves = descend(model, size, player, 0.3, layerwise=False, steps=STEPS)
+        descend(trial, size, steps=STEPS)
         seconds = (time.perf_counter() - started) / STEPS
     # Weights, their gradients and momenta; the gates' Adam has one more, on 1,920 numbers.
     states = 3 * sum(each.numel() * each.element_size() for each in model.parameters())
@@ -73,7 +75,7 @@ def dry_run(run: Run, count: int) -> list[Claim]:
     )
     weights = sum(each.numel() for each in gates.weight_parameters(model))
     gated = sum(layer.gated_parameters() for layer in gates.gated_layers(model).values())
-    finite = all(bool(curve.isfinite().all()) for curve in curves.values())
+    finite = all(bool(curve.isfinite().all()) for curve in trial.curves().values())
     return [
         Claim(
             "the network has the paper's size",
@@ -103,5 +105,5 @@ def _first_step(model: nn.Module, player: Dual) -> tuple[int, int]:
 
     counter = FlopCounterMode(display=False)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), counter:
-        descend(model, SETTINGS["paper"], player, 0.3, layerwise=False, steps=1)
+        descend(Descent(model, SETTINGS["paper"], player, 0.3, layerwise=False), SETTINGS["paper"], steps=1)
     return sum(kept.values()), counter.get_total_flops()

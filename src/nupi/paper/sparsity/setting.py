@@ -93,7 +93,7 @@ SETTINGS: dict[Scale, Setting] = {
     # Half a minute to a minute of one core a run. More steps on so few images only saturate the training accuracy.
     "laptop": Setting(images=4_000, side=16, width=8, batch=32, epochs=12, warm_up=6, rate=0.05),
     # All images and eight times the steps: about 20 minutes of one core a run.
-    "desk": Setting(images=50_000, side=16, width=16, batch=64, epochs=16, warm_up=2, rate=0.05),
+    "desk": Setting(images=50_000, side=16, width=16, batch=64, epochs=12, warm_up=2, rate=0.05),
     # The paper's own, for an accelerator: the gate on the convolution, no clamp, no warm-up.
     "paper": Setting(
         images=50_000,

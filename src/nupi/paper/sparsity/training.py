@@ -1,13 +1,13 @@
-"""Train one network under a density constraint: the loop behind every sparsity figure and table.
+"""Train one network under a density constraint: the run behind every sparsity figure and table.
 
-The problem: minimise the expected cross-entropy over the gates, so that the expected share of active gated
-parameters is at most epsilon, in the whole network or in each of its 8 gated layers. The dual player moves first,
-once a step, on the exact density. All runs of a seed start from one checkpoint: the network after a few dense epochs.
+All runs of a seed start from one checkpoint, the network after a few dense epochs. A run keeps where it stands once a
+minute, at the end of an epoch: one that was killed goes on from there, and ends bit for bit as if it had not been.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.functional import avg_pool2d, cross_entropy
 
-import nupi
 from nupi import gates
 from nupi.paper import jobs
 from nupi.paper.data import cifar10
 from nupi.paper.resnet import GATED, ResNet18
+from nupi.paper.sparsity.descent import Descent, weight_optimizer
 from nupi.paper.sparsity.methods import Dual
 from nupi.paper.sparsity.setting import Setting
 
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 VERSION = "1"
 """Change it when `train` or `warm_up` computes something else: results kept under another one are not used."""
 
-KEPT_POINTS = 1_600  # of a run's curves, at most
-MOMENTUM = 0.9
+SECONDS_BETWEEN_SAVES = 60.0
 CHUNK = 500  # images at a time where nothing is trained
 
 
@@ -80,14 +79,23 @@ def train(
         violations and the multipliers that the step was taken with, at the steps in `step`; seconds of a processor.
     """
     started = time.process_time()
-    size, player = Setting(**setting), Dual(**dual)
+    size, player, folder = Setting(**setting), Dual(**dual), Path(runs)
+    asked = {
+        "seed": seed,
+        "epsilon": epsilon,
+        "layerwise": layerwise,
+        "dual": dict(dual),
+        "setting": dict(setting),
+    }
+    progress = jobs.progress_path(jobs.result_path(folder, train, asked, VERSION))
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = ResNet18(size.width)
-        model.load_state_dict(torch.load(warm_up_path(Path(runs), seed, setting), weights_only=True)["value"])
+        model.load_state_dict(torch.load(warm_up_path(folder, seed, setting), weights_only=True)["value"])
         gates.attach(model, GATED, place=size.place, droprate_init=size.droprate_init, clamp=size.clamp)
         model = on_device(model)
-        curves = descend(model, size, player, epsilon, layerwise=layerwise)
+        run = Descent(model, size, player, epsilon, layerwise=layerwise)
+        seconds = descend(run, size, progress=progress)
         train_accuracy, test_accuracy = accuracies(model, size)
     with torch.no_grad():
         model.eval()
@@ -99,74 +107,35 @@ def train(
         }
     return {
         **final,
-        **curves,
+        **run.curves(),
         "train_accuracy": train_accuracy,
         "test_accuracy": test_accuracy,
-        "seconds": time.process_time() - started,
+        "seconds": time.process_time() - started + seconds,
     }
 
 
-def descend(
-    model: nn.Module,
-    size: Setting,
-    player: Dual,
-    epsilon: float,
-    *,
-    layerwise: bool,
-    steps: int | None = None,
-) -> dict[str, torch.Tensor]:
-    """The training loop, for a whole run or for so many steps; gives the curves."""
-    count = len(gates.gated_layers(model)) if layerwise else 1
-    constraint = nupi.Inequality(count, init=player.multiplier, restart=player.restart)
-    lagrangian = nupi.Lagrangian({"density": constraint}).to(next(model.parameters()).device)
-    dual = player.optimizer(lagrangian, size)
-    ramp = dual and torch.optim.lr_scheduler.LambdaLR(dual, player.gain(size.steps)) if player.ramp else None
-    weights = weight_optimizer(list(gates.weight_parameters(model)), size)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(weights, size.steps)
-    phi = torch.optim.Adam(
-        gates.gate_parameters(model), lr=size.gate_rate, betas=(0.9, size.beta2), fused=True
-    )
-    stride = -(-size.steps // KEPT_POINTS)
-    curves: dict[str, list[torch.Tensor]] = {"violations": [], "multipliers": []}
-    kept: list[int] = []
-    model.train()
-    for step, (images, labels) in enumerate(endless(size)):
-        if step == (size.steps if steps is None else steps):
-            break
-        loss = cross_entropy(model(images), labels)
-        density = gates.layer_densities(model) if layerwise else gates.density(model).unsqueeze(0)
-        violations = {"density": density - epsilon}
-        if dual is not None:
-            lagrangian.ascend(dual, violations)
-        if ramp is not None:
-            ramp.step()
-        lagrangian(loss, violations).backward()
-        if step % stride == 0:
-            kept.append(step)
-            curves["violations"].append(violations["density"].detach())
-            curves["multipliers"].append(lagrangian.multipliers["density"].clone())
-        for optimizer in (weights, phi):
-            optimizer.step()
-            optimizer.zero_grad()
-        schedule.step()
-    stacked = {name: torch.stack(values).cpu() for name, values in curves.items()}
-    return stacked | {
-        "step": torch.tensor(kept),
-        "multiplier": lagrangian.multipliers["density"].cpu().clone(),
-    }
+def descend(run: Descent, size: Setting, *, steps: int | None = None, progress: Path | None = None) -> float:
+    """Take so many steps, all unless given; returns the processor seconds that went into it before it was killed.
 
-
-def weight_optimizer(weights: list[nn.Parameter], size: Setting) -> torch.optim.SGD:
-    """The weights' optimizer; what it decays has no part in the gates."""
-    return torch.optim.SGD(
-        weights, lr=size.rate, momentum=MOMENTUM, weight_decay=size.weight_decay, fused=True
-    )
-
-
-def endless(size: Setting) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Batches of one epoch after another."""
-    while True:
-        yield from batches(size)
+    Args:
+        run: at its start.
+        size: of the experiment.
+        steps: how many.
+        progress: the file to go on from, if it is there, and to keep where the run stands in.
+    """
+    before, started = 0.0, time.process_time()
+    if progress is not None and (saved := jobs.read(progress)) is not None:
+        run.load_state_dict(saved["run"])
+        before = saved["seconds"]
+    last, kept = size.steps if steps is None else steps, time.monotonic()
+    while run.step < last:
+        for images, labels in itertools.islice(batches(size), last - run.step):
+            run.take(images, labels)
+        if progress is not None and time.monotonic() - kept >= SECONDS_BETWEEN_SAVES:
+            spent = before + time.process_time() - started
+            jobs.write(progress, {"run": run.state_dict(), "seconds": spent})
+            kept = time.monotonic()
+    return before
 
 
 def batches(size: Setting) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
