@@ -32,7 +32,9 @@ def test_channels_are_counted_with_their_biases():
         assert gates.density(model, kind=kind, over="all").item() == pytest.approx(
             (a + b + 8) / everything, rel=1e-6
         )
-        assert gates.layer_densities(model, kind=kind).tolist() == pytest.approx([a / 24, b / 12], rel=1e-6)
+        for over in ("gated", "all"):  # every parameter of these layers is some channel's
+            found = gates.layer_densities(model, kind=kind, over=over)
+            assert found.tolist() == pytest.approx([a / 24, b / 12], rel=1e-6)
 
 
 def test_weights_are_counted_one_by_one():
@@ -41,6 +43,22 @@ def test_weights_are_counted_one_by_one():
         (20 * expit(SHIFT) + 12 * expit(SHIFT - 3)) / 32, rel=1e-6
     )
     assert gates.density(model, kind="realised").item() == pytest.approx(20 / 32)
+    by_layer = [20 * expit(SHIFT) / 20, 12 * expit(SHIFT - 3) / 12]
+    assert gates.layer_densities(model).tolist() == pytest.approx(by_layer, rel=1e-6)
+    with_biases = [(20 * expit(SHIFT) + 4) / 24, expit(SHIFT - 3)]  # the second layer has none
+    assert gates.layer_densities(model, over="all").tolist() == pytest.approx(with_biases, rel=1e-6)
+
+
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_gates_in_a_norm_count_the_layer_in_front_of_it(place):
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 1))
+    gates.attach(model, "0", place=place)
+    with torch.no_grad():
+        gates.gated_layers(model)["0"].gate.log_alpha.copy_(torch.tensor([-9.0, 0.0, 0.0, 0.0]))
+    for over in ("gated", "all"):
+        assert gates.layer_densities(model, kind="realised", over=over).tolist() == [0.75]
+    everything = 4 * 28 + 2 * 4 + 2 * 5
+    assert gates.density(model, kind="realised", over="all").item() == pytest.approx(1 - 28 / everything)
 
 
 @pytest.mark.parametrize("kind", ["expected", "realised"])
@@ -91,3 +109,5 @@ def test_refusals():
         gates.density(model, kind="real")
     with pytest.raises(ValueError, match="over='everything'"):
         gates.density(model, over="everything")
+    with pytest.raises(ValueError, match="over='layers'"):
+        gates.layer_densities(model, over="layers")

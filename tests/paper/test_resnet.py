@@ -26,6 +26,16 @@ def test_the_counts_are_the_papers():
     assert count(gates.gate_parameters(model)) == 2 * (64 + 128 + 256 + 512)
 
 
+def test_a_max_pool_halves_the_images_and_has_no_parameters():
+    plain, pooled = ResNet18(4), ResNet18(4, max_pool=True)
+    assert count(plain.parameters()) == count(pooled.parameters())
+    images = torch.randn(2, 3, 32, 32)
+    assert plain.stem(images).shape == (2, 4, 32, 32)
+    assert pooled.stem(images).shape == (2, 4, 16, 16)
+    pooled.load_state_dict(plain.state_dict())
+    assert pooled(images).shape == (2, 10)
+
+
 def test_density_over_all_parameters_has_a_floor():
     model = sparse_resnet18()
     with torch.no_grad():

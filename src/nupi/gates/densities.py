@@ -52,18 +52,33 @@ def density(model: nn.Module, *, kind: Kind = "expected", over: Over = "gated") 
     layers = gated_layers(model).values()
     active = torch.stack([_active(layer, kind) for layer in layers]).sum()
     gated = sum(layer.gated_parameters() for layer in layers)
-    if over == "gated":
-        return active / gated
-    total = sum(parameter.numel() for parameter in weight_parameters(model))
+    total = gated if over == "gated" else sum(each.numel() for each in weight_parameters(model))
     return (active + (total - gated)) / total
 
 
-def layer_densities(model: nn.Module, *, kind: Kind = "expected") -> torch.Tensor:
-    """The density of each gated layer, a vector in the order of `gated_layers`; `kind` as for `density`."""
-    _check(kind, "gated")
-    return torch.stack(
-        [_active(layer, kind) / layer.gated_parameters() for layer in gated_layers(model).values()]
-    )
+def layer_densities(model: nn.Module, *, kind: Kind = "expected", over: Over = "gated") -> torch.Tensor:
+    """The density of each gated layer, a vector in the order of `gated_layers`.
+
+    Args:
+        model: a model with gated layers.
+        kind: as for `density`.
+        over: as for `density`, of the layer's own parameters: gates on single weights leave out its bias.
+
+    Example:
+        >>> import nupi
+        >>> model = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
+        >>> nupi.gates.attach(model, ["0", "2"])
+        ['0', '2']
+        >>> layer_densities(model, kind="realised").tolist()
+        [1.0, 1.0]
+    """
+    _check(kind, over)
+    densities = []
+    for layer in gated_layers(model).values():
+        gated = layer.gated_parameters()
+        total = gated if over == "gated" else layer.all_parameters()
+        densities.append((_active(layer, kind) + (total - gated)) / total)
+    return torch.stack(densities)
 
 
 def gated_layers(model: nn.Module) -> dict[str, Gated]:

@@ -54,6 +54,10 @@ class Gated(nn.Module):
         """The number of parameters that gates switch here."""
         return self.gate.log_alpha.numel() * self.parameters_per_gate
 
+    def all_parameters(self) -> int:
+        """The number of parameters of the layer, gated or not."""
+        return sum(each.numel() for each in self.parameters(recurse=False))
+
     def _take_over(self, plain: nn.Module, gate: HardConcrete) -> None:
         if isinstance(plain, Gated):
             raise TypeError(f"a {type(plain).__name__} is gated already; gate the plain layer instead")
@@ -134,6 +138,10 @@ class _GatedBatchNorm(Gated, _BatchNorm):
         self._take_over(norm, gate)
         self.place: Place = place
         self.parameters_per_gate = parameters_per_gate
+
+    def all_parameters(self) -> int:
+        """As `gated_parameters`: they are those of the layer in front, whose every parameter is some channel's."""
+        return self.gated_parameters()
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - torch's name
         """The norm, gated."""

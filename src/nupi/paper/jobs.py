@@ -118,6 +118,11 @@ def submitted(options: Mapping[str, Any]) -> Iterator[None]:
         _executor = before
 
 
+def are_submitted() -> bool:
+    """Whether jobs go through submitit, so that they may run on other machines than this."""
+    return _executor is not None
+
+
 def values(outcomes: Iterable[Outcome]) -> list[tuple[dict[str, Any], Any]]:
     """Settings and value of every job, once all are done.
 

@@ -1,7 +1,7 @@
 """The ResNet-18 for CIFAR images of the paper's sparsity experiment, plain and gated.
 
-A 3x3 stem, four stages of two residual blocks, an average over space and a linear head; no max-pool. At width 64 it
-has 11,173,962 parameters. Gates sit on the output channels of the first convolution of each of the 8 blocks,
+A 3x3 stem, four stages of two residual blocks, an average over space and a linear head. At width 64 it has 11,173,962
+parameters. Gates sit on the output channels of the first convolution of each of the 8 blocks,
 4,718,592 parameters; all else is dense, and every weight is trained.
 """
 
@@ -47,19 +47,22 @@ class ResNet18(nn.Module):
     Args:
         width: the channels of the first stage; each later one has twice as many. The paper's is 64.
         classes: how many there are.
+        max_pool: halve the images behind the stem, as the authors' network does; images of 16 x 16 are too small.
 
     Example:
         >>> sum(parameter.numel() for parameter in ResNet18().parameters())
         11173962
     """
 
-    def __init__(self, width: int = 64, classes: int = 10) -> None:
+    def __init__(self, width: int = 64, classes: int = 10, *, max_pool: bool = False) -> None:
         super().__init__()
         if width < 1:
             raise ValueError(f"width={width!r} must be at least 1 channel; the paper's is 64")
         self.stem = nn.Sequential(
             nn.Conv2d(3, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()
         )
+        if max_pool:
+            self.stem.append(nn.MaxPool2d(3, 2, padding=1))
         self.stage1 = nn.Sequential(Block(width, width, 1), Block(width, width, 1))
         self.stage2 = nn.Sequential(Block(width, 2 * width, 2), Block(2 * width, 2 * width, 1))
         self.stage3 = nn.Sequential(Block(2 * width, 4 * width, 2), Block(4 * width, 4 * width, 1))
@@ -77,6 +80,7 @@ def sparse_resnet18(
     width: int = 64,
     classes: int = 10,
     *,
+    max_pool: bool = False,
     place: Place = "after",
     droprate_init: float = 0.01,
     clamp: float | None = None,
@@ -87,6 +91,6 @@ def sparse_resnet18(
         >>> sum(layer.gated_parameters() for layer in gates.gated_layers(sparse_resnet18()).values())
         4718592
     """
-    model = ResNet18(width, classes)
+    model = ResNet18(width, classes, max_pool=max_pool)
     gates.attach(model, GATED, place=place, droprate_init=droprate_init, clamp=clamp)
     return model

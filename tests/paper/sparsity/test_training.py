@@ -3,14 +3,16 @@
 import signal
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
 from nupi import gates
 from nupi.paper import jobs
+from nupi.paper.data import cifar10
 from nupi.paper.resnet import GATED, ResNet18
 from nupi.paper.sparsity import training
 from nupi.paper.sparsity.descent import Descent
@@ -121,6 +123,32 @@ def test_scales_play_the_papers_run_faster():
         assert setting.beta2**setting.steps == pytest.approx(0.999**78_200)
     with pytest.raises(ValueError, match="side=12"):
         Setting(images=1, side=12, width=1, batch=1, epochs=1, warm_up=0, rate=1.0)
+
+
+def test_augmented_images_are_the_image_moved_or_mirrored():
+    """Every result is one of the 9 x 9 x 2 that numpy's pad and slices give, and all of them occur."""
+    torch.manual_seed(0)
+    image = torch.randn(3, 6, 5)
+    black = cifar10.standardised(torch.zeros(3, 1, 1))
+    framed = (image - black).numpy()
+    framed = torch.from_numpy(np.pad(framed, ((0, 0), (4, 4), (4, 4)))) + black
+    crops = [framed[:, down : down + 6, right : right + 5] for down in range(9) for right in range(9)]
+    expected = torch.stack([*crops, *(crop.flip(2) for crop in crops)]).flatten(1)
+    found = training.shifted_and_mirrored(image.expand(2_000, 3, 6, 5))
+    assert found.shape == (2_000, 3, 6, 5)
+    equal = (found.flatten(1).unsqueeze(1) - expected).abs().amax(2) < 1e-6
+    assert equal.any(1).all()
+    assert equal.any(0).all()
+
+
+def test_only_training_images_are_augmented(monkeypatch):
+    seen = []
+    monkeypatch.setattr(training, "shifted_and_mirrored", lambda images: seen.append(len(images)) or images)
+    size = replace(TINY, augment=True)
+    assert [len(images) for images, _ in training.batches(size)] == seen == [8, 8, 4]
+    training.accuracies(gated(), size)
+    list(training.batches(TINY))
+    assert seen == [8, 8, 4]
 
 
 def test_adam_and_momentum_get_the_paper_s_gains():

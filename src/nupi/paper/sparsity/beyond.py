@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -10,14 +11,19 @@ from nupi import rule
 from nupi.paper.runner import Claim, Run, Scale, target
 from nupi.paper.sparsity import figures
 from nupi.paper.sparsity.methods import GA, RESTARTS, Dual
+from nupi.paper.sparsity.published import KP_GLOBAL
 from nupi.paper.sparsity.runs import Trained, Wanted, frame, train_all
 from nupi.paper.sparsity.tables import beside, by_method, mean, score
 from nupi.tune import Bisection, bisect_kp
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
 EPSILON = 0.3
-KP = 14.4
+KP = KP_GLOBAL[EPSILON]
 RAMP = 0.2  # of the run
-SEEDS: dict[Scale, int] = {"smoke": 1, "laptop": 3, "desk": 1}
+START_SEEDS: dict[Scale, int] = {"smoke": 1, "laptop": 3, "desk": 1}
+TUNED_ON = 0  # the seed of the bisection
 NEAR = 1.0  # points from the boundary that count as landed
 
 LOW, HIGH = 0.0, 40.0
@@ -44,7 +50,7 @@ def variants(kp: float) -> list[Dual]:
 )
 def sparsity_starts(run: Run) -> list[Claim]:
     """Train every variant of nuPI at the paper's kp, and the bumpless ones at a kp found by bisection."""
-    seeds = range(SEEDS[run.scale])
+    seeds = range(START_SEEDS[run.scale])
     tuned = replace(Dual(init="bumpless"), kp=bisection(run, "bumpless").kp)
     duals = [GA, RESTARTS, *variants(KP), tuned, replace(tuned, form="positional")]
     trained = train_all(run, [Wanted(dual, EPSILON, seed) for seed in seeds for dual in duals])
@@ -57,38 +63,48 @@ def sparsity_starts(run: Run) -> list[Claim]:
     return score(run, starts_claims(trained, tuned))
 
 
-def starts_claims(trained: list[Trained], tuned: Dual) -> list[Claim]:
-    """The question that was open: lands, and trains as well as restarts?"""
-    methods = by_method(trained, EPSILON)
-    accuracy = {dual: mean(seeds, lambda each: each.train) for dual, seeds in methods.items()}
-    distance = {dual: mean(seeds, lambda each: abs(each.violation)) for dual, seeds in methods.items()}
-    at_paper = [dual for dual in methods if dual.kp == KP]
-    good = [
-        dual
-        for dual in methods
-        if dual.kp and distance[dual] <= NEAR and accuracy[dual] >= accuracy[RESTARTS]
-    ]
-    paper_good = [dual for dual in good if dual in at_paper]
+def starts_claims(trained: Sequence[Trained], tuned: Dual) -> list[Claim]:
+    """The question that was open: lands, and trains as well as restarts?
+
+    The variants have the paper's kp and are judged on all seeds. The kp of `tuned` was found on the first seed, so it
+    is judged on the others, where there are others.
+    """
+    every = by_method(trained, EPSILON)
+    unseen = by_method([each for each in trained if each.wanted.seed != TUNED_ON] or trained, EPSILON)
+
+    def lands_and_trains(dual: Dual, methods: Mapping[Dual, Sequence[Trained]]) -> bool:
+        as_well = mean(methods[dual], _accuracy) >= mean(methods[RESTARTS], _accuracy)
+        return as_well and mean(methods[dual], _distance) <= NEAR
+
+    good = [dual for dual in every if dual.kp == KP and lands_and_trains(dual, every)]
     return [
         Claim(
             f"some nuPI with the paper's kp = {KP:g} ends within {NEAR:g} point and trains as well as restarts",
             "yes, from its own start",
-            _named(paper_good, distance, accuracy),
-            bool(paper_good),
+            "; ".join(_named(dual, every) for dual in good) or "none",
+            bool(good),
         ),
         Claim(
-            f"some nuPI ends within {NEAR:g} point and trains as well as restarts, kp by bisection on the first seed",
+            f"with kp by bisection on one seed, nuPI from the bumpless start ends within {NEAR:g} point "
+            "and trains as well as restarts on the others",
             "(not in the paper)",
-            f"{_named(good, distance, accuracy)}; restarts {distance[RESTARTS]:.2f} points off, "
-            f"{accuracy[RESTARTS]:.1f}%; kp = {tuned.kp:g}",
-            bool(good),
+            f"{_named(tuned, unseen)}; {_named(RESTARTS, unseen)}",
+            lands_and_trains(tuned, unseen),
         ),
     ]
 
 
-def _named(duals: list[Dual], distance: dict[Dual, float], accuracy: dict[Dual, float]) -> str:
-    found = [f"{dual.label}: {distance[dual]:.2f} points off, {accuracy[dual]:.1f}%" for dual in duals]
-    return "; ".join(found) or "none"
+def _accuracy(trained: Trained) -> float:
+    return trained.train
+
+
+def _distance(trained: Trained) -> float:
+    return abs(trained.violation)
+
+
+def _named(dual: Dual, methods: Mapping[Dual, Sequence[Trained]]) -> str:
+    distance, accuracy = mean(methods[dual], _distance), mean(methods[dual], _accuracy)
+    return f"{dual.label}: {distance:.2f} points off, {accuracy:.1f}%"
 
 
 @target(
@@ -116,7 +132,7 @@ def bisection(run: Run, init: rule.Init) -> Bisection:
 
     def violation(kp: float) -> float:
         dual = Dual(kp=kp, init=init) if kp else GA  # without kp there is no start to choose
-        return train_all(run, [Wanted(dual, EPSILON)])[0].violation
+        return train_all(run, [Wanted(dual, EPSILON, TUNED_ON)])[0].violation
 
     return bisect_kp(violation, LOW, HIGH, tolerance=TOLERANCE, max_runs=MOST_RUNS)
 

@@ -50,7 +50,9 @@ class Descent:
         self.phi = torch.optim.Adam(
             gates.gate_parameters(model), lr=size.gate_rate, betas=(0.9, size.beta2), fused=True
         )
-        self.schedules = [lr_scheduler.CosineAnnealingLR(self.weights, size.steps)]
+        self.schedules: list[lr_scheduler.LRScheduler] = [
+            lr_scheduler.CosineAnnealingLR(self.weights, size.steps)
+        ]
         if player.ramp and self.dual is not None:
             self.schedules.append(lr_scheduler.LambdaLR(self.dual, player.gain(size.steps)))
         self.step = 0

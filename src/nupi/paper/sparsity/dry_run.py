@@ -1,7 +1,7 @@
 """The paper's own setting, tried for a few steps: does it run, what does a step take, and what would the whole?
 
-At paper scale every target begins with this. Where there is an accelerator the target then goes on; without one it
-ends here, since a single run would take days.
+At paper scale every target begins with this. Where there is an accelerator, or jobs are submitted to machines that
+have one, the target then goes on; else it ends here, since a single run would take days.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from nupi import gates
+from nupi.paper import jobs
 from nupi.paper.resnet import GATED, ResNet18
 from nupi.paper.runner import Claim, Run
 from nupi.paper.sparsity.descent import Descent
 from nupi.paper.sparsity.methods import Dual
+from nupi.paper.sparsity.published import KP_GLOBAL
 from nupi.paper.sparsity.setting import SETTINGS
 from nupi.paper.sparsity.training import descend, on_device
 
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 STEPS = 3
-PARAMETERS, GATED_PARAMETERS = 11_173_962, 4_718_592
+EPSILON = 0.3
+PARAMETERS, GATED_PARAMETERS = 11_173_962, 4_718_592  # the paper says about 11.2 million
 GIB = 2**30
 
 
@@ -41,12 +44,12 @@ def dry_run(run: Run, count: int) -> list[Claim]:
     size = SETTINGS["paper"]
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = ResNet18(size.width)
+        model = ResNet18(size.width, max_pool=size.max_pool)
         gates.attach(model, GATED, place=size.place, droprate_init=size.droprate_init, clamp=size.clamp)
         model = on_device(model)
-        player = Dual(kp=14.4)
+        player = Dual(kp=KP_GLOBAL[EPSILON])
         activations, flops = _first_step(model, player)
-        trial = Descent(model, size, player, 0.3, layerwise=False)
+        trial = Descent(model, size, player, EPSILON, layerwise=False)
         started = time.perf_counter()
         descend(trial, size, steps=STEPS)
         seconds = (time.perf_counter() - started) / STEPS
@@ -68,7 +71,7 @@ def dry_run(run: Run, count: int) -> list[Claim]:
         "A dry run of the paper's setting",
         pd.DataFrame({"what": list(rows), "measured": list(rows.values())}),
     )
-    if place.type != "cpu":
+    if place.type != "cpu" or jobs.are_submitted():
         return []
     run.console.print(
         "There is no accelerator here, so this is all; --scale desk is for a machine like this one."
@@ -79,7 +82,7 @@ def dry_run(run: Run, count: int) -> list[Claim]:
     return [
         Claim(
             "the network has the paper's size",
-            f"{PARAMETERS:,} parameters, {GATED_PARAMETERS:,} of them gated",
+            f"about {PARAMETERS / 1e6:.1f} million parameters; by its description {GATED_PARAMETERS:,} of them gated",
             f"{weights:,} parameters, {gated:,} of them gated",
             (weights, gated) == (PARAMETERS, GATED_PARAMETERS),
         ),
@@ -105,5 +108,7 @@ def _first_step(model: nn.Module, player: Dual) -> tuple[int, int]:
 
     counter = FlopCounterMode(display=False)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), counter:
-        descend(Descent(model, SETTINGS["paper"], player, 0.3, layerwise=False), SETTINGS["paper"], steps=1)
+        descend(
+            Descent(model, SETTINGS["paper"], player, EPSILON, layerwise=False), SETTINGS["paper"], steps=1
+        )
     return sum(kept.values()), counter.get_total_flops()

@@ -60,6 +60,11 @@ class Trained:
         return self.violations.max().item()
 
     @property
+    def lowest(self) -> float:
+        """Final violation of the only constraint, or the smallest."""
+        return self.violations.min().item()
+
+    @property
     def spread(self) -> float:
         """Between the largest and the smallest final violation."""
         return (self.violations.max() - self.violations.min()).item()
@@ -140,7 +145,7 @@ def frame(trained: Iterable[Trained]) -> pd.DataFrame:
             "train_accuracy": each.train,
             "test_accuracy": each.test,
             "violation": each.violation,
-            "violation_min": each.violations.min().item(),
+            "violation_min": each.lowest,
             "violation_range": each.spread,
             "violation_worst": each.worst,
             "violation_realised": each.realised,

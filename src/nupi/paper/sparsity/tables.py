@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import torch
@@ -15,11 +15,15 @@ from nupi.paper.sparsity.published import LayerRow, Row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from nupi.paper.sparsity.methods import Dual
     from nupi.paper.sparsity.runs import Trained
 
 BY_SCALE = "scores.json"
+CRITERIA = (
+    2  # change it when a claim is judged otherwise: verdicts that were kept under another one are dropped
+)
 
 
 def by_method(trained: Iterable[Trained], epsilon: float) -> dict[Dual, list[Trained]]:
@@ -60,14 +64,14 @@ def _row(dual: Dual, seeds: Sequence[Trained], paper: Row | LayerRow | None, suf
         single = paper if isinstance(paper, Row) else None
         return row | {
             f"violation{suffix}": ours(lambda each: each.violation, single and single.violation),
-            "worst": ours(lambda each: each.worst),
+            "lowest": ours(lambda each: each.worst),
             "median gates": ours(lambda each: each.realised),
             "multiplier": ours(lambda each: each.multiplier.item(), digits=2),
         }
     layer = paper if isinstance(paper, LayerRow) else None
     return row | {
-        f"min{suffix}": ours(lambda each: each.violations.min().item(), layer and layer.lowest),
-        f"max{suffix}": ours(lambda each: each.violations.max().item(), layer and layer.highest),
+        f"min{suffix}": ours(lambda each: each.lowest, layer and layer.lowest),
+        f"max{suffix}": ours(lambda each: each.violation, layer and layer.highest),
         f"range{suffix}": ours(lambda each: each.spread, layer and layer.spread),
     }
 
@@ -75,12 +79,10 @@ def _row(dual: Dual, seeds: Sequence[Trained], paper: Row | LayerRow | None, suf
 def score(run: Run, claims: list[Claim]) -> list[Claim]:
     """Keep the verdicts of this scale beside those of others that were run before, and show them together."""
     path = run.out / BY_SCALE
-    try:
-        known = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
-        known = {}
+    known = _known(path)
     known[run.scale] = [asdict(claim) for claim in claims]
-    write_atomically(path, json.dumps(known, indent=1, ensure_ascii=False) + "\n")
+    kept = {"criteria": CRITERIA, "scales": known}
+    write_atomically(path, json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
     scales = [scale for scale in SCALES if scale in known and scale != "smoke"]
     if len(scales) > 1:
         verdicts: dict[str, dict[str, str]] = {}
@@ -94,3 +96,12 @@ def score(run: Run, claims: list[Claim]) -> list[Claim]:
         ]
         run.table("The paper's claims, scale by scale", pd.DataFrame(rows))
     return claims
+
+
+def _known(path: Path) -> dict[str, list[dict[str, Any]]]:
+    """The verdicts by scale that were kept under the same criteria."""
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return dict(kept["scales"]) if kept.get("criteria") == CRITERIA else {}

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.nn.functional import avg_pool2d, cross_entropy
+from torch.nn.functional import avg_pool2d, cross_entropy, pad
 
 from nupi import gates
 from nupi.paper import jobs
@@ -40,7 +40,7 @@ def warm_up(*, seed: int, setting: Mapping[str, Any]) -> dict[str, torch.Tensor]
     size = Setting(**setting)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = on_device(ResNet18(size.width))
+        model = on_device(ResNet18(size.width, max_pool=size.max_pool))
         optimizer = weight_optimizer(list(model.parameters()), size)
         for _ in range(size.warm_up):
             for images, labels in batches(size):
@@ -90,7 +90,7 @@ def train(
     progress = jobs.progress_path(jobs.result_path(folder, train, asked, VERSION))
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = ResNet18(size.width)
+        model = ResNet18(size.width, max_pool=size.max_pool)
         model.load_state_dict(torch.load(warm_up_path(folder, seed, setting), weights_only=True)["value"])
         gates.attach(model, GATED, place=size.place, droprate_init=size.droprate_init, clamp=size.clamp)
         model = on_device(model)
@@ -142,7 +142,21 @@ def batches(size: Setting) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """One pass over the training images in random order."""
     images, labels = data(size)[0]
     for rows in torch.randperm(len(labels)).to(labels.device).split(size.batch):
-        yield images[rows], labels[rows]
+        yield shifted_and_mirrored(images[rows]) if size.augment else images[rows], labels[rows]
+
+
+def shifted_and_mirrored(images: torch.Tensor, most: int = 4) -> torch.Tensor:
+    """Each image moved by up to `most` pixels either way, what comes in being black, and mirrored half of the time."""
+    count, _, height, width = images.shape
+    black = cifar10.standardised(torch.zeros(1, 3, 1, 1)).to(images)
+    framed = pad(images - black, (most,) * 4) + black
+    # Drawn on the host, where batches are shuffled too: the same on any device.
+    down, right = torch.randint(2 * most + 1, (2, count, 1)).to(images.device)
+    rows, columns = down + torch.arange(height).to(down), right + torch.arange(width).to(right)
+    columns = torch.where(torch.rand(count, 1).to(images.device) < 0.5, columns, columns.flip(1))
+    every = torch.arange(count, device=images.device).view(-1, 1, 1)
+    moved = framed[every, :, rows.unsqueeze(2), columns.unsqueeze(1)]
+    return moved.permute(0, 3, 1, 2)
 
 
 def accuracies(model: nn.Module, size: Setting) -> tuple[float, float]:
