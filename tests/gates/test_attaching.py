@@ -1,7 +1,10 @@
 """Gating by name: what is chosen, what replaces it, and that a refusal leaves the model as it was."""
 
+import copy
+
 import pytest
 import torch
+import torch.nn.utils.prune
 from torch import nn
 
 from nupi import gates
@@ -108,6 +111,49 @@ class Forked(nn.Module):
         return self.norm(y) + y
 
 
+class Mobile(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.expand, self.norm = nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)
+        self.depthwise = nn.Conv2d(4, 4, 3, groups=4, bias=False)
+
+    def forward(self, x):
+        return self.norm(self.depthwise(nn.functional.relu(self.expand(x))))
+
+
+class Dense(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 4, 1), nn.BatchNorm2d(7)
+
+    def forward(self, x):
+        return self.norm(torch.cat([x, self.conv(x)], 1))
+
+
+class FunctionalNorm(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 1)
+
+    def forward(self, x):
+        return nn.functional.group_norm(nn.functional.relu(self.conv(x)), 2)
+
+
+class Transformer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+
+    def forward(self, x):
+        return self.encoder(x)
+
+
+def tied():
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    model[2].weight = model[0].weight
+    return model
+
+
 @pytest.mark.parametrize(
     ("model", "names", "options", "message"),
     [
@@ -119,7 +165,15 @@ class Forked(nn.Module):
         (chain(), "0", {"norms": {"3": None}}, "norms has '3'"),
         (chain(), "0", {"norms": {"0": "9"}}, "norms has '9', which names nothing"),
         (chain(), [], {}, "names is empty"),
-        (chain(), ["0", "3"], {"clamp": 1.0}, "outside clamp"),
+        (chain(), ["0", "3"], {"clamp": 3.0}, "outside clamp"),
+        (chain(), "0", {"unit": "weight", "norms": {"0": "1"}}, "norms goes with unit='channel'"),
+        (chain(), "0", {"norms": {"0": "2"}}, "norms has '2' for '0', a ReLU"),
+        (chain(), "3", {"norms": {"3": "1"}}, "'1' has 8 channels, but '3' has 4"),
+        (tied(), ["0", "2"], {}, "'2', which shares its weight with '0'"),
+        (nn.DataParallel(chain()), "*.0", {}, "model is a DataParallel: gate model.module"),
+        (torch.compile(chain(), backend="eager"), "*.0", {}, "gate model._orig_mod"),
+        (Transformer(), "encoder.linear1", {}, "part of 'encoder', a TransformerEncoderLayer"),
+        (Transformer(), "encoder.linear1", {"norms": {"encoder.linear1": None}}, "reads the weights past"),
         (nn.Linear(3, 4), "*", {}, "model is itself the layer"),
         (nn.Sequential(nn.Conv2d(3, 4, 1), nn.GroupNorm(2, 4)), "0", {}, "'1', a GroupNorm"),
         (nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4)), "0", {}, "'1', a LayerNorm"),
@@ -131,6 +185,15 @@ class Forked(nn.Module):
             {},
             "reaches the norm '3' through other layers",
         ),
+        (
+            nn.Sequential(nn.Conv2d(3, 4, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.BatchNorm1d(4)),
+            "0",
+            {},
+            "reaches the norm '3' through other layers",
+        ),
+        (Mobile(), "expand", {}, "reaches the norm 'norm' through other layers"),
+        (Dense(), "conv", {}, "reaches the norm 'norm' through other layers"),
+        (FunctionalNorm(), "conv", {}, "reaches the norm"),
     ],
 )
 def test_refusals_leave_the_model_alone(model, names, options, message):
@@ -140,12 +203,85 @@ def test_refusals_leave_the_model_alone(model, names, options, message):
     assert dict(model.named_modules()) == before
 
 
-def test_a_layer_with_two_names_is_gated_under_both():
+@pytest.mark.parametrize("name", ["3", "again"])
+def test_a_layer_with_two_names_is_gated_under_both(name):
     model = chain()
     model.again = model[3]
-    gates.attach(model, "3")
+    gates.attach(model, name)
     assert model.again is model[3]
     assert type(model.again) is gates.GatedConv2d
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [((0,), "names=0"), ((None,), "names=None"), ((["0", 3],), r"names=\['0', 3\]")],
+)
+def test_names_are_names(arguments, message):
+    with pytest.raises(TypeError, match=message):
+        gates.attach(chain(), *arguments)
+    with pytest.raises(TypeError, match="norms='1'"):
+        gates.attach(chain(), "0", norms="1")
+
+
+def test_blocks_may_be_gated_one_by_one():
+    """Names are relative to what `attach` was given, and two blocks have the same ones."""
+    blocks = nn.Sequential(Forked(), Branches(), Branches())
+    with torch.no_grad():
+        for block in blocks[1:]:
+            gates.attach(block, "conv_a")
+        blocks[1].norm_a.gate.log_alpha.fill_(-9.0)
+    assert list(gates.gated_layers(blocks)) == ["1.conv_a", "2.conv_a"]
+    assert gates.density(blocks, kind="realised").item() == 0.5
+    assert len(list(gates.gate_parameters(blocks))) == 2
+    with pytest.raises(ValueError, match=r"'1\.conv_a', which is gated already"):
+        gates.attach(blocks, "1.conv_a", unit="weight")
+    gates.attach(blocks, "?.conv_b")
+    assert list(gates.gated_layers(blocks)) == ["1.conv_b", "1.conv_a", "2.conv_b", "2.conv_a"]
+
+
+def test_names_follow_a_model_into_copies_and_wrappers(tmp_path):
+    model = chain()
+    gates.attach(model, ["0", "3"])
+    assert list(gates.gated_layers(nn.DataParallel(model))) == ["module.0", "module.3"]
+    assert list(gates.gated_layers(torch.compile(model, backend="eager"))) == ["_orig_mod.0", "_orig_mod.3"]
+    torch.save(model, tmp_path / "model.pt")
+    for copied in (copy.deepcopy(model), torch.load(tmp_path / "model.pt", weights_only=False)):
+        assert list(gates.gated_layers(copied)) == ["0", "3"]
+        assert gates.gated_layers(copied)["0"].layer is copied[0]
+        assert copied.state_dict().keys() == model.state_dict().keys()
+
+
+def test_a_norm_that_lost_its_gates_is_noticed():
+    model = chain()
+    gates.attach(model, ["0", "3"])
+    converted = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    with pytest.raises(ValueError, match=r"'1\.gate' are in a SyncBatchNorm"):
+        gates.density(converted)
+
+
+def test_gates_of_the_users_own_are_nobody_elses_concern():
+    model = chain()
+    gates.attach(model, "0")
+    model.add_module("other", Forked())
+    model.other.gate = gates.HardConcrete(4)
+    assert list(gates.gated_layers(model)) == ["0"]
+
+
+def test_what_a_wrapper_put_on_a_layer_does_not_go_past_the_gate():
+    model = chain()
+    model[3].compile(backend="eager")
+    gates.attach(model, "3")
+    with torch.no_grad():
+        model[3].gate.log_alpha.fill_(-9.0)
+    assert not model.eval()[3](torch.randn(2, 8, 6, 6)).any()
+    wrapped = chain()
+    wrapped[3].forward = wrapped[3].forward
+    with pytest.raises(TypeError, match="has a forward of its own"):
+        gates.attach(wrapped, "3")
+    pruned = chain()
+    nn.utils.prune.l1_unstructured(pruned[3], "weight", amount=0.5)
+    with pytest.raises(TypeError, match="weight of this Conv2d is no parameter"):
+        gates.attach(pruned, "3")
 
 
 def test_a_layer_of_the_users_own_kind_is_not_replaced():
@@ -168,7 +304,7 @@ def test_twice_is_refused(unit):
 def test_two_layers_cannot_have_their_gates_in_one_norm():
     model = Shared()
     gates.attach(model, "a")
-    with pytest.raises(ValueError, match="followed by 'norm', which gates 'a' already"):
+    with pytest.raises(ValueError, match="followed by 'norm', which has the gates of another layer already"):
         gates.attach(model, "b")
 
 

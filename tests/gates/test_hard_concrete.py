@@ -145,6 +145,20 @@ def test_location_is_never_narrowed():
     assert gate().dtype == torch.float64
 
 
+def test_nor_is_its_gradient_nor_a_gate_made_under_a_narrow_default():
+    gate = HardConcrete(3)
+    gate.expected_l0().backward()
+    before = gate.log_alpha.grad.clone()
+    gate.bfloat16()
+    assert torch.equal(gate.log_alpha.grad, before)
+    torch.optim.Adam(gate.parameters()).step()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        assert HardConcrete(3).log_alpha.dtype == torch.float32
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def test_training_samples_and_evaluation_takes_the_median():
     gate = gates_at(0.0, count=100)
     assert not torch.equal(gate(), gate())
@@ -202,8 +216,17 @@ def test_copies_and_saves(tmp_path):
         ({"stretch": (-0.1, 1.0)}, "stretch"),
         ({"clamp": 0.0}, "clamp"),
         ({"clamp": 2.0}, "outside clamp"),
+        ({"clamp": 1.59, "droprate_init": 0.3}, "clamp=1.59 would never let a gate close.*-1.6"),
+        ({"temperature": float("inf")}, "temperature"),
     ],
 )
 def test_refusals(options, word):
     with pytest.raises(ValueError, match=word):
         HardConcrete(3, **options)
+
+
+def test_the_smallest_clamp_lets_gates_close():
+    gate = HardConcrete(np.int64(3), clamp=1.61, droprate_init=0.3).eval()
+    with torch.no_grad():
+        gate.log_alpha.fill_(-9.0)
+    assert not gate.is_open().any()

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+import torch.optim.swa_utils
 from torch import nn
 
 from nupi.gates import GatedBatchNorm1d, GatedBatchNorm2d, GatedConv2d, GatedLinear, HardConcrete
@@ -120,6 +121,35 @@ def test_a_closed_channel_leaves_no_trace(place):
     for gradient in (layer.weight.grad[1], layer.bias.grad[1], x.grad[:, 1]):
         assert not gradient.any()
     assert not layer.eval()(x)[:, 1].any()
+
+
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_a_closed_channel_is_zero_even_where_the_norm_overflows(place):
+    norm = GatedBatchNorm2d(nn.BatchNorm2d(2), gate_of(CLOSED, OPEN), place=place).half().eval()
+    norm.running_var.fill_(1e-4)
+    x = (torch.randn(4, 2, 3, 3) * 1000).half()
+    assert nn.functional.batch_norm(x, norm.running_mean, norm.running_var).isinf().any()
+    output = norm(x)
+    assert not output[:, 0].any()
+    assert output[:, 1].any()
+
+
+def test_averages_over_batches_count_those_that_a_channel_was_open_in():
+    """As `torch.optim.swa_utils.update_bn` asks for them; against the mean over batches, gate by gate."""
+    torch.manual_seed(0)
+    norm = GatedBatchNorm2d(norm_with_history(nn.BatchNorm2d, 3), gate_of(-1.0, 0.0, OPEN))
+    model, batches = nn.Sequential(norm), [torch.randn(5, 3, 4, 4) + i for i in range(12)]
+    drawn = []
+    norm.gate.register_forward_hook(lambda *call: drawn.append(call[-1].detach() > 0))
+    torch.optim.swa_utils.update_bn(batches, model)
+    assert norm.momentum == 0.1
+    opened = torch.stack(drawn)
+    assert 0 < opened[:, 0].sum() < 12
+    for channel in range(3):
+        seen = [batch[:, channel] for batch, row in zip(batches, opened, strict=True) if row[channel]]
+        mean, variance = (torch.stack([of(each) for each in seen]).mean() for of in (torch.mean, torch.var))
+        torch.testing.assert_close(norm.running_mean[channel], mean)
+        torch.testing.assert_close(norm.running_var[channel], variance)
 
 
 def test_a_plain_norm_would_leak():

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
-from torch import fx, nn
+from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.optim.swa_utils import AveragedModel
 
-from nupi.gates.graph import UntraceableError, trace
+from nupi.gates.followers import NORMS, following_norms
 from nupi.gates.hard_concrete import STRETCH, TEMPERATURE, HardConcrete
-from nupi.gates.harvesting.rules import POOLS, ZERO_TO_ZERO
 from nupi.gates.layers import (
+    IN_FRONT,
     PLACES,
     Gated,
     GatedBatchNorm1d,
@@ -22,9 +24,6 @@ from nupi.gates.layers import (
     Place,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
 Unit: TypeAlias = Literal["channel", "weight"]
 UNITS: tuple[Unit, ...] = get_args(Unit)
 GATEABLE = (nn.Conv2d, nn.Linear)
@@ -32,13 +31,8 @@ GATED_NORMS: dict[type[nn.Module], type[GatedBatchNorm1d | GatedBatchNorm2d]] = 
     nn.BatchNorm1d: GatedBatchNorm1d,
     nn.BatchNorm2d: GatedBatchNorm2d,
 }
-NORMS = (
-    _BatchNorm,
-    nn.GroupNorm,
-    nn.LayerNorm,
-    nn.LocalResponseNorm,
-    nn.modules.instancenorm._InstanceNorm,
-)
+WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel, AveragedModel)
+CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
 
 def attach(
@@ -80,8 +74,16 @@ def attach(
     for argument, value, known in (("unit", unit, UNITS), ("place", place, PLACES)):
         if value not in known:
             raise ValueError(f"{argument}={value!r} must be one of {', '.join(map(repr, known))}")
+    if not isinstance(names, str | Iterable) or not all(isinstance(each, str) for each in names):
+        raise TypeError(f"names={names!r} must be the name of a layer, or several: 'layer*.conv1'")
+    if norms is not None and not isinstance(norms, Mapping):
+        raise TypeError(
+            f"norms={norms!r} must map the names of layers to those of norms: {{'conv1': 'norm1'}}"
+        )
+    if norms and unit == "weight":
+        raise ValueError("norms goes with unit='channel' only: gates on weights stay in their layer")
     chosen = _choose(model, [names] if isinstance(names, str) else list(names))
-    followers = {} if unit == "weight" else _following_norms(model, list(chosen), norms)
+    followers = {} if unit == "weight" else following_norms(model, list(chosen), norms)
     made: dict[nn.Module, Gated] = {}
     for name, layer in chosen.items():
         shape = layer.weight.shape if unit == "weight" else layer.weight.shape[:1]
@@ -106,7 +108,10 @@ def _choose(model: nn.Module, patterns: list[str]) -> dict[str, nn.Conv2d | nn.L
     """The layers that the patterns name, each once, in the model's order."""
     if not patterns:
         raise ValueError("names is empty: name at least one Conv2d or Linear of the model")
-    modules = dict(model.named_modules())
+    if "_orig_mod" in model._modules or isinstance(model, WRAPPERS):  # the first is torch.compile's
+        inside = "_orig_mod" if "_orig_mod" in model._modules else "module"
+        raise ValueError(f"model is a {type(model).__name__}: gate model.{inside} before it is wrapped")
+    modules = dict(model.named_modules(remove_duplicate=False))
     for pattern in patterns:
         matches = [name for name in modules if fnmatchcase(name, pattern)]
         if not any(isinstance(modules[name], GATEABLE) for name in matches):
@@ -117,92 +122,61 @@ def _choose(model: nn.Module, patterns: list[str]) -> dict[str, nn.Conv2d | nn.L
                 f"names has {pattern!r}, which {what} in the model; it must name a Conv2d or Linear, "
                 f"such as {', '.join(near)}"
             )
-    gated_from_elsewhere = {module.gates_layer for module in modules.values() if isinstance(module, Gated)}
+    gated = {module.layer: name for name, module in modules.items() if isinstance(module, Gated)}
+    owners = {layer.weight: name for layer, name in gated.items() if isinstance(layer, GATEABLE)}
     chosen: dict[str, nn.Conv2d | nn.Linear] = {}
-    for name, module in modules.items():
-        if isinstance(module, GATEABLE) and any(fnmatchcase(name, pattern) for pattern in patterns):
+    asked = {module for name, module in modules.items() if any(fnmatchcase(name, each) for each in patterns)}
+    for name, module in model.named_modules():  # a layer that has several names goes by its first
+        if isinstance(module, GATEABLE) and module in asked:
             if not name:
                 raise ValueError("model is itself the layer to gate: use GatedConv2d or GatedLinear")
-            if isinstance(module, Gated) or name in gated_from_elsewhere:
+            if module in gated:
                 raise ValueError(f"names has {name!r}, which is gated already")
+            if (other := owners.setdefault(module.weight, name)) != name:
+                raise ValueError(
+                    f"names has {name!r}, which shares its weight with {other!r}: the same parameters would be "
+                    "counted twice; gate one of the two"
+                )
+            _refuse_inside_torch(modules, name)
             chosen[name] = module
     return chosen
+
+
+def _refuse_inside_torch(modules: Mapping[str, nn.Module], name: str) -> None:
+    """Blocks of torch's own, such as a TransformerEncoderLayer, read the weights of their layers past the layer."""
+    parts = name.split(".")
+    for outer in (".".join(parts[:i]) for i in range(1, len(parts))):
+        block = modules[outer]
+        if type(block).__module__.startswith("torch.nn") and not isinstance(block, CONTAINERS):
+            raise ValueError(
+                f"names has {name!r}, which is part of {outer!r}, a {type(block).__name__}: torch's code for it reads "
+                "the weights past the gate; write the block with layers of your own"
+            )
 
 
 def _gated_norm(model: nn.Module, name: str, follower: str, gate: HardConcrete, place: Place) -> Gated:
     layer, norm = model.get_submodule(name), model.get_submodule(follower)
     assert isinstance(layer, GATEABLE)
     if isinstance(norm, Gated):
-        raise ValueError(f"{name!r} is followed by {follower!r}, which gates {norm.gates_layer!r} already")  # noqa: TRY004
+        raise ValueError(  # noqa: TRY004
+            f"{name!r} is followed by {follower!r}, which has the gates of another layer already"
+        )
+    if not isinstance(norm, NORMS):
+        raise ValueError(  # noqa: TRY004
+            f"norms has {follower!r} for {name!r}, a {type(norm).__name__}: name the batch norm that follows the "
+            "layer, or None"
+        )
     if not isinstance(norm, _BatchNorm) or type(norm) not in GATED_NORMS:
         raise ValueError(
             f"{name!r} is followed by {follower!r}, a {type(norm).__name__}, which would light a closed channel up "
             "again; only BatchNorm1d and BatchNorm2d have a gated form"
         )
+    if norm.num_features != len(layer.weight):
+        raise ValueError(
+            f"{follower!r} has {norm.num_features} channels, but {name!r} has {len(layer.weight)}: it is not the norm "
+            "of this layer's output"
+        )
     per_gate = layer.weight[0].numel() + (layer.bias is not None)
     gated = GATED_NORMS[type(norm)](norm, gate, place=place, parameters_per_gate=per_gate)
-    gated.gates_layer = name
+    gated.__dict__[IN_FRONT] = layer
     return gated
-
-
-def _following_norms(
-    model: nn.Module, names: list[str], norms: Mapping[str, str | None] | None
-) -> dict[str, str]:
-    """The norm that takes the output of each named layer, where one does."""
-    given, modules = dict(norms or {}), dict(model.named_modules())
-    if strangers := [name for name in given if name not in names]:
-        raise ValueError(f"norms has {strangers[0]!r}, which is not among the layers to gate: {names}")
-    if missing := [norm for norm in given.values() if norm is not None and norm not in modules]:
-        raise ValueError(f"norms has {missing[0]!r}, which names nothing in the model")
-    followers = {name: norm for name, norm in given.items() if norm is not None}
-    if open_questions := [name for name in names if name not in given]:
-        try:
-            graph = trace(model)
-        except UntraceableError as error:
-            raise ValueError(
-                f"{error}. So which norm follows which layer cannot be seen: say it with "
-                f"norms={{{open_questions[0]!r}: name of its batch norm, or None}} for each layer"
-            ) from error
-        for name in open_questions:
-            if norm := _norm_after(model, graph, name):
-                followers[name] = norm
-    if doubled := [norm for norm in set(followers.values()) if list(followers.values()).count(norm) > 1]:
-        raise ValueError(
-            f"the norm {doubled[0]!r} follows more than one of the layers to gate; gate one of them"
-        )
-    return followers
-
-
-def _norm_after(model: nn.Module, graph: fx.Graph, name: str) -> str | None:
-    """The norm that takes this layer's output and nothing else, if one does."""
-    calls = [node for node in graph.nodes if node.op == "call_module" and node.target == name]
-    if not calls:
-        raise ValueError(f"names has {name!r}, which the model's forward never calls")
-    users = [user for call in calls for user in call.users]
-    found = {str(user.target) if _is_norm(model, user) else None for user in users}
-    if len(found) > 1:
-        raise ValueError(
-            f"the output of {name!r} goes through {sorted(map(str, found))}: a gate in one of them would not "
-            "close the channel in the others; gate a layer with one follower"
-        )
-    if found == {None} and (later := _norm_behind(model, users)):
-        raise ValueError(
-            f"{name!r} reaches the norm {later!r} through other layers, and it would light a closed channel up again; "
-            f"say norms={{{name!r}: {later!r}}} to gate there, or {{{name!r}: None}} to gate the layer all the same"
-        )
-    return found.pop() if found else None
-
-
-def _norm_behind(model: nn.Module, nodes: list[fx.Node]) -> str | None:
-    """The first norm behind activations and pooling, which leave a closed channel closed."""
-    for node in nodes:
-        kind = type(model.get_submodule(str(node.target))) if node.op == "call_module" else node.target
-        if _is_norm(model, node):
-            return str(node.target)
-        if kind in ZERO_TO_ZERO | POOLS and (found := _norm_behind(model, list(node.users))):
-            return found
-    return None
-
-
-def _is_norm(model: nn.Module, node: fx.Node) -> bool:
-    return node.op == "call_module" and isinstance(model.get_submodule(str(node.target)), NORMS)

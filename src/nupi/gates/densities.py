@@ -17,13 +17,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import torch
+from torch import nn
 
+from nupi.gates.hard_concrete import HardConcrete
 from nupi.gates.layers import Gated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from torch import nn
 
 Kind: TypeAlias = Literal["expected", "realised"]
 Over: TypeAlias = Literal["gated", "all"]
@@ -82,12 +82,21 @@ def layer_densities(model: nn.Module, *, kind: Kind = "expected", over: Over = "
 
 
 def gated_layers(model: nn.Module) -> dict[str, Gated]:
-    """The gated layers by the name of the layer whose parameters they gate, in the model's order."""
+    """The gated layers by the name of the layer whose parameters they gate, in the model's order.
+
+    Names are those of `model.named_modules()`: inside another module, or a wrapper, they have its prefix.
+    """
+    names = {module: name for name, module in model.named_modules()}
     layers = {
-        module.gates_layer or name: module
-        for name, module in model.named_modules()
-        if isinstance(module, Gated)
+        names.get(module.layer, name): module for module, name in names.items() if isinstance(module, Gated)
     }
+    for name in (name for gate, name in names.items() if isinstance(gate, HardConcrete)):
+        parent = model.get_submodule(name.rpartition(".")[0])
+        if isinstance(parent, nn.SyncBatchNorm):
+            raise ValueError(  # noqa: TRY004
+                f"the gates {name!r} are in a SyncBatchNorm, which does not use them: convert_sync_batchnorm replaced "
+                "the gated norm. Convert the other norms only, one by one"
+            )
     if not layers:
         raise ValueError(
             f"model, a {type(model).__name__}, has no gated layers; gate some with nupi.gates.attach"
@@ -97,8 +106,7 @@ def gated_layers(model: nn.Module) -> dict[str, Gated]:
 
 def gate_parameters(model: nn.Module) -> Iterator[nn.Parameter]:
     """The gates' parameters: they want an optimizer of their own, without weight decay."""
-    for layer in gated_layers(model).values():
-        yield layer.gate.log_alpha
+    yield from dict.fromkeys(layer.gate.log_alpha for layer in gated_layers(model).values())
 
 
 def weight_parameters(model: nn.Module) -> Iterator[nn.Parameter]:

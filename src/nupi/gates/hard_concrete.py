@@ -14,13 +14,15 @@ the quantile at 1/2. The median gate is open exactly where P(z > 0) > 1/2.
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
 TEMPERATURE = 2 / 3
 STRETCH = (-0.1, 1.1)
@@ -91,8 +93,8 @@ class HardConcrete(nn.Module):
             raise ValueError(
                 f"droprate_init={droprate_init!r} is a probability: it must be between 0 and 1, both excluded"
             )
-        if not temperature > 0:
-            raise ValueError(f"temperature={temperature!r} must be positive; the usual one is 2/3")
+        if not 0 < temperature < math.inf:
+            raise ValueError(f"temperature={temperature!r} must be positive and finite; the usual one is 2/3")
         if len(stretch) != 2 or not (stretch[0] < 0 and stretch[1] > 1):
             raise ValueError(
                 f"stretch={stretch!r} must reach beyond [0, 1] on both sides, as (-0.1, 1.1) does; "
@@ -101,6 +103,12 @@ class HardConcrete(nn.Module):
         start = math.log((1 - droprate_init) / droprate_init)
         if clamp is not None and not clamp > 0:
             raise ValueError(f"clamp={clamp!r} must be positive: log_alpha is kept within [-clamp, clamp]")
+        closing = temperature * math.log(-stretch[1] / stretch[0])
+        if clamp is not None and clamp <= closing:
+            raise ValueError(
+                f"clamp={clamp!r} would never let a gate close, which it does below log_alpha = {-closing:.3g}; "
+                "give a larger clamp: the usual one is 4.6"
+            )
         if clamp is not None and abs(start) > clamp:
             raise ValueError(
                 f"droprate_init={droprate_init!r} starts log_alpha at {start:.3g}, outside clamp={clamp!r}; "
@@ -110,8 +118,9 @@ class HardConcrete(nn.Module):
         self.temperature = temperature
         self.stretch = (float(stretch[0]), float(stretch[1]))
         self.clamp = clamp
-        size = (shape,) if isinstance(shape, int) else tuple(shape)
-        self.log_alpha = nn.Parameter(torch.empty(size))
+        size = tuple(shape) if isinstance(shape, Sequence) else (operator.index(shape),)
+        wide = torch.promote_types(torch.get_default_dtype(), torch.float32)
+        self.log_alpha = nn.Parameter(torch.empty(size, dtype=wide))
         self.reset_parameters()
 
     @property
@@ -164,10 +173,13 @@ class HardConcrete(nn.Module):
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> HardConcrete:  # noqa: FBT001, FBT002 - torch's signature
         """As for any module (`to`, `cuda`, `half`, …), but `log_alpha` is never narrowed below float32."""
-        before = self.log_alpha.data
+        before, gradient = self.log_alpha.data, self.log_alpha.grad
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if self.log_alpha.dtype.itemsize < torch.float32.itemsize:
-            self.log_alpha.data = before.to(self.log_alpha.device)
+            device = self.log_alpha.device
+            self.log_alpha.grad = None  # torch compares its dtype with the new data's
+            self.log_alpha.data = before.to(device)
+            self.log_alpha.grad = None if gradient is None else gradient.to(device, before.dtype)
         return self
 
     def _location(self) -> torch.Tensor:

@@ -25,6 +25,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from nupi.gates.hard_concrete import HardConcrete  # noqa: TC001 - the examples below use it
 
+IN_FRONT = "_layer_in_front"  # of a gated norm: a plain attribute, since a submodule would be there twice
 Place: TypeAlias = Literal["before", "after"]
 PLACES: tuple[Place, ...] = get_args(Place)
 
@@ -35,12 +36,16 @@ class Gated(nn.Module):
     Attributes:
         gate: the gates.
         parameters_per_gate: how many parameters of the network one gate switches.
-        gates_layer: the name of the layer whose parameters they are, where that is another layer's.
     """
 
     gate: HardConcrete
     parameters_per_gate: int
-    gates_layer: str | None
+
+    @property
+    def layer(self) -> nn.Module:
+        """The layer whose parameters the gates switch: this one, or the one in front of a gated norm."""
+        layer: nn.Module = self.__dict__.get(IN_FRONT, self)
+        return layer
 
     def expected_parameters(self) -> torch.Tensor:
         """The expected number of parameters that are active; differentiable."""
@@ -66,11 +71,21 @@ class Gated(nn.Module):
                 f"a {type(self).__name__} is made from torch's own layer, and would lose what a "
                 f"{type(plain).__name__} does differently"
             )
+        if "forward" in plain.__dict__:
+            raise TypeError(
+                f"this {type(plain).__name__} has a forward of its own, put on it by a wrapper, which would go past "
+                "the gate; gate the model before it is wrapped"
+            )
+        if plain._parameters.get("weight") is None and not isinstance(plain, _BatchNorm):
+            raise TypeError(
+                f"the weight of this {type(plain).__name__} is no parameter but computed from others (weight_norm, "
+                "spectral_norm or prune); remove that first"
+            )
         self.__dict__.update(plain.__dict__)
-        for own in ("_parameters", "_buffers", "_modules"):
+        self.__dict__.pop("_compiled_call_impl", None)  # of the plain layer: it would go past the gate
+        for own in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
             self.__dict__[own] = plain.__dict__[own].copy()
         self.gate = gate.train(plain.training)
-        self.gates_layer = None
 
 
 class GatedConv2d(Gated, nn.Conv2d):
@@ -118,7 +133,8 @@ class GatedLinear(Gated, nn.Linear):
 class _GatedBatchNorm(Gated, _BatchNorm):
     """What the gated batch norms share."""
 
-    momentum: float
+    momentum: float | None
+    open_batches: torch.Tensor
 
     def __init__(
         self, norm: _BatchNorm, gate: HardConcrete, *, place: Place = "after", parameters_per_gate: int = 1
@@ -138,6 +154,8 @@ class _GatedBatchNorm(Gated, _BatchNorm):
         self._take_over(norm, gate)
         self.place: Place = place
         self.parameters_per_gate = parameters_per_gate
+        counts = torch.zeros(norm.num_features, dtype=torch.long, device=gate.log_alpha.device)
+        self.register_buffer("open_batches", counts, persistent=False)
 
     def all_parameters(self) -> int:
         """As `gated_parameters`: they are those of the layer in front, whose every parameter is some channel's."""
@@ -148,9 +166,10 @@ class _GatedBatchNorm(Gated, _BatchNorm):
         self._check_input_dim(input)  # type: ignore[no-untyped-call]
         z: torch.Tensor = self.gate().to(input.dtype)
         channelwise = z.view(-1, *[1] * (input.dim() - 2))
-        if self.place == "before":
-            return self._norm(input * channelwise, z > 0) * (channelwise > 0)
-        return self._norm(input, z > 0) * channelwise
+        before = self.place == "before"
+        normed = self._norm(input * channelwise if before else input, z > 0)
+        normed = normed.masked_fill(channelwise == 0, 0.0)  # a product with 0 would keep what is not finite
+        return normed if before else normed * channelwise
 
     def _norm(self, input: torch.Tensor, is_open: torch.Tensor) -> torch.Tensor:  # noqa: A002
         """Batch norm as torch has it, but that the running statistics of closed channels stay."""
@@ -158,14 +177,24 @@ class _GatedBatchNorm(Gated, _BatchNorm):
         affine = self.weight, self.bias
         if not self.training or mean is None or variance is None or tracked is None:
             batch = self.training or mean is None
-            return functional.batch_norm(input, mean, variance, *affine, batch, self.momentum, self.eps)
+            return functional.batch_norm(input, mean, variance, *affine, batch, 0.0, self.eps)
         new_mean, new_variance = mean.clone(), variance.clone()  # what the norm updates, in place
-        output = functional.batch_norm(input, new_mean, new_variance, *affine, True, self.momentum, self.eps)
+        momentum = 1.0 if self.momentum is None else self.momentum
+        output = functional.batch_norm(input, new_mean, new_variance, *affine, True, momentum, self.eps)
         with torch.no_grad():
             tracked.add_(1)
+            if self.momentum is None:  # the plain average over the batches that a channel was open in
+                self.open_batches.add_(is_open)
+                share = (1 / self.open_batches.clamp(min=1)).to(mean.dtype)
+                new_mean, new_variance = mean.lerp(new_mean, share), variance.lerp(new_variance, share)
             mean.copy_(torch.where(is_open, new_mean, mean))
             variance.copy_(torch.where(is_open, new_variance, variance))
         return output
+
+    def reset_running_stats(self) -> None:
+        """As torch has it, and the count of batches that each channel was open in goes back to 0."""
+        super().reset_running_stats()
+        self.open_batches.zero_()
 
 
 class GatedBatchNorm1d(_GatedBatchNorm, nn.BatchNorm1d):

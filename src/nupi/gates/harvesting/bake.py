@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from nupi.gates.layers import (
+    IN_FRONT,
     Gated,
     GatedBatchNorm1d,
     GatedBatchNorm2d,
@@ -78,9 +79,10 @@ def _as_plain(layer: Gated, **tensors: torch.Tensor | None) -> nn.Module:
     plain.__dict__.update(layer.__dict__)
     for own in ("_parameters", "_buffers", "_modules"):
         plain.__dict__[own] = layer.__dict__[own].copy()
-    for extra in ("parameters_per_gate", "gates_layer", "place"):
+    for extra in ("parameters_per_gate", IN_FRONT, "place"):
         plain.__dict__.pop(extra, None)
     del plain._modules["gate"]
+    plain._buffers.pop("open_batches", None)
     for name, tensor in tensors.items():
         if name in plain._buffers:
             plain._buffers[name] = tensor
