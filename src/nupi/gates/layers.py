@@ -164,17 +164,26 @@ class _GatedBatchNorm(Gated, _BatchNorm):
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - torch's name
         """The norm, gated."""
         self._check_input_dim(input)  # type: ignore[no-untyped-call]
-        z: torch.Tensor = self.gate().to(input.dtype)
-        channelwise = z.view(-1, *[1] * (input.dim() - 2))
-        before = self.place == "before"
-        normed = self._norm(input * channelwise if before else input, z > 0)
-        normed = normed.masked_fill(channelwise == 0, 0.0)  # a product with 0 would keep what is not finite
-        return normed if before else normed * channelwise
+        z: torch.Tensor = self.gate()
+        if self.place == "after":
+            return self._norm(input, z, z > 0)
+        gated = input * z.to(input.dtype).view(-1, *[1] * (input.dim() - 2))
+        return self._norm(gated, (z > 0).to(z.dtype), z > 0)
 
-    def _norm(self, input: torch.Tensor, is_open: torch.Tensor) -> torch.Tensor:  # noqa: A002
-        """Batch norm as torch has it, but that the running statistics of closed channels stay."""
+    def _norm(self, input: torch.Tensor, scale: torch.Tensor, is_open: torch.Tensor) -> torch.Tensor:  # noqa: A002
+        """Batch norm as torch has it, scaled, but that the running statistics of closed channels stay.
+
+        The scale goes into the affine map, where it costs a product a channel and not one a number: with w and b the
+        norm's own, scale (w x + b) = (scale w) x + scale b.
+        """
         mean, variance, tracked = self.running_mean, self.running_var, self.num_batches_tracked
-        affine = self.weight, self.bias
+        scale = scale.to(
+            next((each.dtype for each in (self.weight, variance) if each is not None), input.dtype)
+        )
+        affine = (
+            scale if self.weight is None else self.weight * scale,
+            None if self.bias is None else self.bias * scale,
+        )
         if not self.training or mean is None or variance is None or tracked is None:
             batch = self.training or mean is None
             return functional.batch_norm(input, mean, variance, *affine, batch, 0.0, self.eps)
