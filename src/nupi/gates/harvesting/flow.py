@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from nupi.gates.graph import shape_of
 from nupi.gates.harvesting.channels import Channels, Flow
 from nupi.gates.harvesting.rules import (
     BATCH_NORMS,
@@ -18,7 +19,6 @@ from nupi.gates.harvesting.rules import (
     RULES,
     SIZES,
     NotCoveredError,
-    shape_of,
 )
 
 LIVE = "is not zero everywhere it is used"

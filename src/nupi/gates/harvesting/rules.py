@@ -10,6 +10,7 @@ import torch
 from torch import fx, nn
 from torch.nn import functional
 
+from nupi.gates.graph import shape_of
 from nupi.gates.harvesting.channels import Flow
 
 if TYPE_CHECKING:
@@ -56,12 +57,6 @@ FLATTENS: set[Any] = {nn.Flatten, torch.flatten, "flatten"}
 RESHAPES: set[Any] = {"view", "reshape", torch.reshape}
 MEANS: set[Any] = {torch.mean, "mean"}
 SIZES: set[Any] = {"size", getattr}
-
-
-def shape_of(node: fx.Node) -> torch.Size | None:
-    """The shape of what a node gives, if that is one tensor."""
-    shape = getattr(node.meta.get("tensor_meta"), "shape", None)
-    return shape if isinstance(shape, torch.Size) else None
 
 
 def _convolution(walk: Walk, node: fx.Node, conv: Any) -> Flow | None:
@@ -166,6 +161,8 @@ def _flat(node: fx.Node, source: Flow) -> Flow:
 
 def _cat(walk: Walk, node: fx.Node, _: Any) -> Flow | None:
     parts, dim = _argument(node, 0, "tensors", ()), _argument(node, 1, "dim", 0)
+    if not isinstance(parts, tuple | list):
+        raise NotCoveredError("its tensors must be listed one by one")
     known = [walk.flows[part] for part in parts if part in walk.flows]
     if len(known) < len(parts) or any(dim not in (flow.dim, flow.dim - len(flow.shape)) for flow in known):
         raise NotCoveredError("it must join layers' outputs along their channels")
