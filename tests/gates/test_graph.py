@@ -120,6 +120,13 @@ class Doubled(nn.Conv2d):
         return 2 * super().forward(x)
 
 
+class Same(nn.Conv2d):
+    """Made differently, but torch's own layer in all it does."""
+
+    def __init__(self, i, o):
+        super().__init__(i, o, 3, padding=1)
+
+
 class MyNorm(nn.BatchNorm2d):
     pass
 
@@ -131,3 +138,21 @@ def test_layers_made_from_torchs_are_seen_whole():
     model = nn.Sequential(nn.Conv2d(3, 4, 3), MyNorm(4), nn.Conv2d(4, 2, 1))
     with pytest.raises(ValueError, match="'0' is followed by '1', a MyNorm"):
         gates.attach(model, "0")
+
+
+def test_a_layer_made_from_torchs_is_narrowed_only_if_it_does_the_same():
+    images = torch.randn(2, 3, 8, 8)
+    for last, message in (
+        (Same(6, 2), None),
+        (Doubled(6, 2, 3), r"meets '2' \(Doubled\), which has no rule"),
+    ):
+        model = nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(), last)
+        gates.attach(model, "0")
+        closed(model)
+        if message:
+            with pytest.raises(gates.HarvestError, match=message):
+                gates.harvest(model, images)
+            continue
+        result = gates.harvest(model, images, repeats=1)
+        assert result.model[2].in_channels == 2
+        assert torch.allclose(result.model(images), model.eval()(images), atol=1e-6)
