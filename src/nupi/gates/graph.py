@@ -2,31 +2,144 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
+import random
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
 from torch import fx, nn
 
 from nupi.gates.layers import Gated
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
 
 class UntraceableError(ValueError):
     """`torch.fx` cannot turn the model into a graph."""
 
 
-class _LayerTracer(fx.Tracer):
-    """Looks into the user's modules, and takes torch's layers and the gated ones whole."""
+def trace(model: nn.Module, example: tuple[Any, ...] | None = None) -> fx.Graph:
+    """The graph of one forward pass, whose layers are `call_module` nodes. The model is left as it was.
 
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, Gated) or super().is_leaf_module(m, module_qualified_name)
-
-
-def trace(model: nn.Module) -> fx.Graph:
-    """The graph of one forward pass, whose layers are `call_module` nodes.
+    Args:
+        model: any model.
+        example: the arguments of the call, from which `shape_of` knows the shapes. Unless given, the call has
+            the arguments without a default, and the first. Any others have their defaults.
 
     Raises:
         UntraceableError: the forward pass depends on values, or has arguments that a graph cannot stand for.
     """
+    with unchanged(model):
+        try:
+            graph = _LayerTracer(example).trace(model)
+            if example is not None:
+                with torch.no_grad():
+                    _Shapes(model, graph).run(*example)
+        except Exception as error:  # tracing runs the user's own code, which may raise anything
+            raise UntraceableError(
+                f"torch.fx cannot trace {type(model).__name__}: {type(error).__name__}: {error}"
+            ) from error
+    return graph
+
+
+def shape_of(node: fx.Node) -> torch.Size | None:
+    """The shape of what a node gives, if that is one tensor."""
+    return node.meta.get("shape")
+
+
+@contextmanager
+def unchanged(model: nn.Module) -> Iterator[None]:
+    """Undo what the forward pass leaves behind: attributes, entries of lists and dicts, buffers, random numbers."""
+    attributes = [(module, dict(vars(module))) for module in model.modules()]
+    contents = [
+        (value, copy.copy(value))
+        for _, own in attributes
+        for value in own.values()
+        if isinstance(value, dict | list | set)
+    ]
+    buffers = [(each, each.clone(), each._version) for each in model.buffers() if not each.is_inference()]
+    cards = {each.device.index for each in model.parameters() if each.device.type == "cuda"}
+    host = random.getstate()
     try:
-        return _LayerTracer().trace(model)
-    except Exception as error:  # tracing runs the user's own code, which may raise anything
-        raise UntraceableError(
-            f"torch.fx cannot trace {type(model).__name__}: {type(error).__name__}: {error}"
-        ) from error
+        with torch.random.fork_rng(list(cards)):
+            yield
+    finally:
+        random.setstate(host)
+        for module, own in attributes:
+            vars(module).clear()
+            vars(module).update(own)
+        for value, before in contents:
+            value.clear()
+            value.extend(before) if isinstance(value, list) else value.update(before)
+        with torch.no_grad():
+            for buffer, old, version in buffers:
+                if buffer._version != version:
+                    buffer.copy_(old)
+
+
+class _LayerTracer(fx.Tracer):
+    """Looks into the user's modules, and takes torch's layers, those made from them and the gated ones whole."""
+
+    def __init__(self, example: tuple[Any, ...] | None) -> None:
+        super().__init__()
+        self._example = example
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        if isinstance(m, Gated) or super().is_leaf_module(m, module_qualified_name):
+            return True
+        from_torch = [base for base in type(m).__mro__ if base.__module__.startswith("torch.nn.modules.")]
+        return from_torch[0] is not nn.Module and not isinstance(m, CONTAINERS)
+
+    def create_args_for_root(
+        self,
+        root_fn: Callable[..., Any],
+        is_module: bool,  # noqa: FBT001 - torch's signature
+        concrete_args: Any = None,
+    ) -> tuple[Any, list[Any]]:
+        """Arguments for the forward pass: the ones that can decide its course are as the call has them.
+
+        A proxy is never None and never false, so that it would lead down the branch of an argument that is
+        there. torch's own `concrete_args` would put its checks into the graph.
+        """
+        parameters = inspect.signature(inspect.unwrap(root_fn)).parameters
+        positional = [
+            name for name, each in parameters.items() if each.kind <= inspect.Parameter.POSITIONAL_OR_KEYWORD
+        ][1:]
+        example = (torch.empty(0),) if self._example is None else self._example
+        given = dict(zip(positional, example, strict=False))
+        function, (model, *proxies) = super().create_args_for_root(root_fn, is_module, concrete_args)
+        arguments: list[Any] = [model]
+        for proxy in proxies:
+            name = proxy.node.target
+            if name in given:
+                value = given[name]
+                arguments.append(
+                    value if value is None or isinstance(value, bool | int | float | str) else proxy
+                )
+            elif name.startswith("**"):
+                arguments.append({})
+            elif name.startswith("*"):
+                arguments.append(proxy if len(example) > len(positional) else ())
+            else:
+                default = parameters[name].default
+                arguments.append(proxy if default is inspect.Parameter.empty else default)
+        return function, arguments
+
+
+class _Shapes(fx.Interpreter):
+    """Runs the graph, and notes the shape of every tensor."""
+
+    def __init__(self, model: nn.Module, graph: fx.Graph) -> None:
+        super().__init__(model, graph=graph)
+        self.extra_traceback = False  # an error then has the model's own words alone
+
+    def run_node(self, n: fx.Node) -> Any:
+        result = super().run_node(n)
+        if isinstance(result, torch.Tensor):
+            n.meta["shape"] = result.shape
+        return result

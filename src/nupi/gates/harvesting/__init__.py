@@ -5,8 +5,8 @@ wherever they are used; those are taken out of the layer that makes them, of its
 them. The result is a model of the same class with narrower layers: it trains on, saves, and exports like any other.
 
 Understood are convolutions (dense and depthwise), linear layers, batch norms, activations, pooling, flattening,
-means over space, sums, products and concatenations of layers' outputs, in any arrangement. Closed channels that
-reach anything else stay, and by default that is an error which names it.
+reductions over space, sums, products and concatenations of layers' outputs, in any arrangement. Closed channels
+that reach anything else stay, and by default that is an error which names it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import fx, nn
-from torch.utils import _pytree as pytree
+import torch  # noqa: TC002 - the example below uses it
+from torch import nn  # noqa: TC002 - the example below uses it
 
 from nupi.gates.densities import gated_layers
-from nupi.gates.graph import UntraceableError, trace
+from nupi.gates.graph import UntraceableError, trace, unchanged
 from nupi.gates.harvesting.bake import bake
+from nupi.gates.harvesting.checks import HarvestError, check_model, copied, difference, outputs
 from nupi.gates.harvesting.flow import LAST, Walk
 from nupi.gates.harvesting.footprint import Footprint, measure
 from nupi.gates.harvesting.narrow import narrow
@@ -29,11 +29,9 @@ from nupi.gates.harvesting.narrow import narrow
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from torch import fx
+
 __all__ = ["Footprint", "Harvest", "HarvestError", "harvest"]
-
-
-class HarvestError(ValueError):
-    """The model cannot be made smaller as asked; it is as it was."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +90,8 @@ def harvest(
         repeats: how often each model is timed.
 
     Raises:
-        HarvestError: the model cannot be traced, a closed channel cannot be taken out (unless `partial`), or
-            the outputs differ.
+        HarvestError: the model cannot be copied, called on the example or traced, a closed channel cannot be
+            taken out (unless `partial`), or the outputs differ.
 
     Example:
         >>> import nupi
@@ -109,15 +107,18 @@ def harvest(
           (2): Linear(in_features=1, out_features=2, bias=True)
         )
     """
-    closed = _closed_channels(model)
+    if not isinstance(repeats, int) or repeats < 1:
+        raise ValueError(f"repeats={repeats!r} must be a whole number, at least 1")
+    check_model(model)
     inputs = example if isinstance(example, tuple) else (example,)
-    gated = copy.deepcopy(model).eval()
-    whole = copy.deepcopy(gated)
+    whole = copied(model)
+    closed = _closed_channels(whole)
+    expected = outputs(whole, inputs)
+    bake(whole)
+    small = copy.deepcopy(whole)
     try:
-        bake(whole)
-        small = copy.deepcopy(whole)
-        walk = Walk(small, _graph_with_shapes(small, inputs))
-    except (UntraceableError, TypeError) as error:
+        walk = Walk(small, trace(small, inputs))
+    except UntraceableError as error:
         raise HarvestError(str(error)) from error
     stuck = _stuck(walk, closed)
     if stuck and not partial:
@@ -127,14 +128,16 @@ def harvest(
             "pass partial=True to leave these channels in"
         )
     channels = narrow(walk)
-    difference = _difference(gated, small, inputs)
-    if not difference <= tolerance:
+    gap = difference(expected, outputs(small, inputs, "the smaller model"))
+    if not gap <= tolerance:
         raise HarvestError(
-            f"the outputs of the smaller model differ by {difference:.1e}, which is more than "
-            f"tolerance={tolerance:g}; a forward pass that is random or in low precision can cause this"
+            f"the outputs of the smaller model differ by {gap:.1e}, which is more than tolerance={tolerance:g}; a "
+            "forward pass that is random, is in low precision, gives nan, or reads the weights of a gated layer "
+            "itself (tied weights) can cause this"
         )
-    before, after = measure([whole, small], inputs, repeats)
-    return Harvest(small, before, after, channels, stuck, difference)
+    with unchanged(small):
+        before, after = measure([whole, small], inputs, repeats)
+    return Harvest(small, before, after, channels, stuck, gap)
 
 
 def _closed_channels(model: nn.Module) -> dict[str, tuple[str, torch.Tensor]]:
@@ -147,21 +150,15 @@ def _closed_channels(model: nn.Module) -> dict[str, tuple[str, torch.Tensor]]:
     }
 
 
-def _graph_with_shapes(model: nn.Module, inputs: tuple[Any, ...]) -> fx.Graph:
-    from torch.fx.passes.shape_prop import ShapeProp
-
-    graph = trace(model)
-    with torch.no_grad():
-        ShapeProp(fx.GraphModule(model, graph)).propagate(*inputs)
-    return graph
-
-
 def _stuck(walk: Walk, closed: Mapping[str, tuple[str, torch.Tensor]]) -> dict[str, str]:
     """Why closed channels have to stay, for each layer that has such."""
     stuck: dict[str, str] = {}
     nodes = {node.target: node for node in (*walk.flows, *walk.lost) if node.op == "call_module"}
     for layer, (name, is_closed) in closed.items():
-        if not is_closed.any() or name not in nodes:
+        if not is_closed.any():
+            continue
+        if name not in nodes:
+            stuck[layer] = _unseen(walk, name, nodes)
             continue
         flow = walk.flows.get(nodes[name])
         if flow is None:
@@ -175,9 +172,9 @@ def _stuck(walk: Walk, closed: Mapping[str, tuple[str, torch.Tensor]]) -> dict[s
     return stuck
 
 
-def _difference(one: nn.Module, other: nn.Module, inputs: tuple[Any, ...]) -> float:
-    """The largest difference between outputs, relative to the largest of them or 1."""
-    with torch.no_grad():
-        pairs = zip(pytree.tree_leaves(one(*inputs)), pytree.tree_leaves(other(*inputs)), strict=True)
-        tensors = [(a.double(), b.double()) for a, b in pairs if isinstance(a, torch.Tensor)]
-    return max(float((a - b).abs().max() / a.abs().max().clamp(min=1)) for a, b in tensors)
+def _unseen(walk: Walk, name: str, nodes: Mapping[Any, fx.Node]) -> str:
+    """Why the graph has no call of this module."""
+    around = next((node for target, node in nodes.items() if name.startswith(f"{target}.")), None)
+    if around is None:
+        return "the forward pass never calls it"
+    return f"it is inside {around.target!r} ({type(walk.module(around)).__name__}), which is not looked into"

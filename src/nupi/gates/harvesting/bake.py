@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from nupi.gates.harvesting.checks import HarvestError
 from nupi.gates.layers import (
     IN_FRONT,
     Gated,
@@ -42,7 +43,7 @@ def _plain(layer: Gated) -> nn.Module:
         return _as_plain(layer, weight=weight, bias=bias)
     if isinstance(layer, GatedBatchNorm1d | GatedBatchNorm2d):
         return _as_plain(layer, **_gated_norm(layer, z))
-    raise TypeError(f"no plain form is known for a {type(layer).__name__}")
+    raise HarvestError(f"no plain form is known for a {type(layer).__name__}")
 
 
 def _gated_norm(
@@ -55,7 +56,7 @@ def _gated_norm(
     """
     mean, variance = layer.running_mean, layer.running_var
     if mean is None or variance is None:
-        raise TypeError(
+        raise HarvestError(
             "a norm without running statistics gives other outputs for other batches, so a gate cannot become "
             "part of its weights; build it with track_running_stats=True"
         )

@@ -11,19 +11,16 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from nupi.gates.graph import shape_of
 from nupi.gates.harvesting.channels import Channels, Flow
-from nupi.gates.harvesting.rules import (
-    BATCH_NORMS,
-    CONVOLUTIONS,
-    RULES,
-    SIZES,
-    NotCoveredError,
-    shape_of,
-)
+from nupi.gates.harvesting.rules import BATCH_NORMS, CONVOLUTIONS, RESHAPES, RULES, SIZES, NotCoveredError
 
 LIVE = "is not zero everywhere it is used"
 LAST = "is the last one of its layer"
 WITH_PARAMETERS = (*CONVOLUTIONS, *BATCH_NORMS, nn.Linear)
+# What a class may define and still compute what the class it comes from does.
+CONSTRUCTION = {"__init__", "extra_repr", "reset_parameters", "__module__", "__doc__", "__annotations__"}
+CONSTRUCTION |= {"__firstlineno__", "__static_attributes__"}  # from Python 3.13 on
 
 
 class Walk:
@@ -32,6 +29,7 @@ class Walk:
     Attributes:
         flows: the channels of each tensor that could be followed.
         lost: why they could not be, for the others.
+        sizes: what reads a number of channels, and whose; or a tuple, if it reads more sizes than one.
         channels: all of them, and what must stay.
     """
 
@@ -40,6 +38,7 @@ class Walk:
         self.channels = Channels()
         self.flows: dict[fx.Node, Flow] = {}
         self.lost: dict[fx.Node, str] = {}
+        self.sizes: dict[fx.Node, Flow | tuple[Flow | None, ...]] = {}
         self._shared = _shared_modules(model, graph)
         for node in graph.nodes:
             flow = self._visit(node)
@@ -56,9 +55,13 @@ class Walk:
         """The layer that this node calls, if it calls one."""
         return self.model.get_submodule(str(node.target)) if node.op == "call_module" else None
 
+    def first(self, node: fx.Node) -> Any:
+        """What the node is called on."""
+        return next(iter((*node.args, *node.kwargs.values())), None)
+
     def source(self, node: fx.Node) -> Flow | None:
         """The channels of what the node is called on, if they could be followed."""
-        first = next(iter((*node.args, *node.kwargs.values())), None)
+        first = self.first(node)
         return self.flows.get(first) if isinstance(first, fx.Node) else None
 
     def start(self, node: fx.Node, dim: int, weight: torch.Tensor, bias: torch.Tensor | None) -> Flow:
@@ -79,9 +82,9 @@ class Walk:
         if node.op in ("placeholder", "get_attr"):
             return None
         module = self.module(node)
-        kind: Any = node.target if module is None else type(module)
+        kind: Any = node.target if module is None else _plain_type(module)
         rule = RULES.get(kind) if shape_of(node) is not None or kind in SIZES else None
-        incoming = any(source in self.flows for source in node.all_input_nodes)
+        incoming = any(source in self.flows or source in self.sizes for source in node.all_input_nodes)
         if node.op == "output":
             reason = "is part of the model's output"
         elif module in self._shared:
@@ -90,6 +93,8 @@ class Walk:
             )
         elif rule is None:
             reason = f"meets {_named(node, module)}, which has no rule here"
+        elif self._misreads_size(node, kind):
+            reason = f"meets {_named(node, module)}, which may read the number of channels"
         else:
             try:
                 flow = rule(self, node, module)
@@ -101,12 +106,29 @@ class Walk:
         self._stop(node, reason)
         return None
 
+    def _misreads_size(self, node: fx.Node, kind: Any) -> bool:
+        """Whether a number of channels goes where no rule looks for it."""
+        read = {source for source in node.all_input_nodes if source in self.sizes}
+        return bool(read) and kind not in RESHAPES and not (kind in SIZES and read == {self.first(node)})
+
     def _stop(self, node: fx.Node, reason: str) -> None:
-        """Keep all channels that come in."""
+        """Keep all channels that come in, or whose number does."""
         self.lost[node] = reason
         for source in node.all_input_nodes:
-            if source in self.flows:
-                self.channels.keep(self.flows[source].numbers, reason)
+            read = self.sizes.get(source, self.flows.get(source))
+            for flow in read if isinstance(read, tuple) else (read,):
+                if flow is not None:
+                    self.channels.keep(flow.numbers, reason)
+
+
+def _plain_type(module: nn.Module) -> type[nn.Module]:
+    """The type that a layer's rule goes by: torch's, if the user's own is only made differently."""
+    for base in type(module).__mro__:
+        if base in RULES:
+            return base
+        if not set(vars(base)) <= CONSTRUCTION:
+            break
+    return type(module)
 
 
 def _named(node: fx.Node, module: nn.Module | None) -> str:

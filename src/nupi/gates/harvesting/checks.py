@@ -1,0 +1,83 @@
+"""What a harvest asks of the model and of the example, and how it compares two models' outputs."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from nupi.gates.graph import unchanged
+
+
+class HarvestError(ValueError):
+    """The model cannot be made smaller as asked; it is as it was."""
+
+
+def check_model(model: nn.Module) -> None:
+    """Refuse torch's wrappers, whose inside is the model that is meant."""
+    home = type(model).__module__
+    if not home.startswith("torch.") or home.startswith("torch.nn.modules."):
+        return
+    for inside in ("_orig_mod", "module"):
+        if isinstance(getattr(model, inside, None), nn.Module):
+            raise HarvestError(f"model is wrapped in {type(model).__name__}; pass model.{inside}")
+
+
+def copied(model: nn.Module) -> nn.Module:
+    """A copy in evaluation mode."""
+    try:
+        return copy.deepcopy(model).eval()
+    except Exception as error:  # copying runs the user's own code, which may raise anything
+        raise HarvestError(
+            f"model cannot be copied: {type(error).__name__}: {error}. If its forward pass keeps a tensor, as "
+            "self.features = y does, keep y.detach() or delete the attribute first"
+        ) from error
+
+
+def outputs(model: nn.Module, example: tuple[Any, ...], name: str = "model") -> list[torch.Tensor]:
+    """All tensors that the model gives; it is left as it was."""
+    try:
+        with unchanged(model), torch.no_grad():
+            leaves = pytree.tree_leaves(model(*example))
+    except Exception as error:  # as above
+        what = ", ".join(_described(each) for each in example)
+        raise HarvestError(
+            f"{name} fails on the example (an input, or a tuple of all arguments), which is {what}: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    if not any(tensor.numel() for tensor in tensors):
+        raise HarvestError(
+            "model gives no numbers on the example that could be compared; pass an example that is not empty, to "
+            "a model that returns tensors, or tuples, lists or dicts of them"
+        )
+    return tensors
+
+
+def difference(expected: list[torch.Tensor], found: list[torch.Tensor]) -> float:
+    """The largest difference between outputs, relative to the largest of them or 1; nan where one is nan.
+
+    >>> difference([torch.tensor([4.0, -torch.inf])], [torch.tensor([3.0, -torch.inf])])
+    0.25
+    """
+    if [each.shape for each in expected] != [each.shape for each in found]:
+        raise HarvestError("the outputs of the smaller model have other shapes")
+    worst = [_difference(a, b) for a, b in zip(expected, found, strict=True) if a.numel()]
+    return float(torch.stack(worst).max())  # torch's maximum of nan and a number is nan
+
+
+def _difference(expected: torch.Tensor, found: torch.Tensor) -> torch.Tensor:
+    wide = torch.promote_types(expected.dtype, torch.float64)
+    a, b = expected.to("cpu", wide), found.to("cpu", wide)
+    size = a[a.isfinite()].abs()
+    largest = size.max().clamp(min=1) if size.numel() else 1.0
+    return torch.where(a == b, 0.0, (a - b).abs()).max() / largest  # two equal infinities do not differ
+
+
+def _described(value: object) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"a tensor {tuple(value.shape)} of {value.dtype}"
+    return f"a {type(value).__name__}"

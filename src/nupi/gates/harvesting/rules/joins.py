@@ -1,0 +1,135 @@
+"""Where tensors meet: sums, products, quotients and concatenations."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from nupi.gates.graph import shape_of
+from nupi.gates.harvesting.channels import Flow
+from nupi.gates.harvesting.rules.common import NotCoveredError, Rule, argument, is_number, shape
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nupi.gates.harvesting.flow import Walk
+
+SUMS: set[Any] = {
+    operator.add,
+    operator.iadd,
+    operator.sub,
+    operator.isub,
+    torch.add,
+    torch.sub,
+    "add",
+    "sub",
+}
+PRODUCTS: set[Any] = {operator.mul, operator.imul, torch.mul, "mul"}
+QUOTIENTS: set[Any] = {operator.truediv, operator.itruediv, torch.div, "div"}
+CATS: set[Any] = {torch.cat, torch.concat}
+UNLIKE = "both sides must have the same channels"
+UNFOLLOWED = "is joined to what is not followed"
+
+
+def _sum(walk: Walk, node: fx.Node, _: Any) -> Flow | None:
+    """Zero where both sides are."""
+    return _combined(walk, node, torch.logical_and)
+
+
+def _product(walk: Walk, node: fx.Node, _: Any) -> Flow | None:
+    """Zero where either side is."""
+    return _combined(walk, node, torch.logical_or)
+
+
+def _quotient(walk: Walk, node: fx.Node, _: Any) -> Flow | None:
+    """Zero where the upper side is, if the lower one is a number. Zero over zero is nan."""
+    lower = argument(node, 1, "other", 0)
+    over_number = lower != 0 if is_number(lower) else shape_of(lower) is None
+    return _combined(walk, node, lambda upper, _: upper if over_number else torch.zeros_like(upper))
+
+
+def _expand_as(walk: Walk, node: fx.Node, _: Any) -> Flow | None:
+    """Zero where the tensor that is expanded is."""
+    sides = (each for each in (*node.args, *node.kwargs.values()) if isinstance(each, fx.Node))
+    first, second = (walk.flows.get(side) for side in sides)
+    if first is None or second is None or not _alike(first, second):
+        raise NotCoveredError(UNLIKE)
+    walk.channels.unite(first.numbers, second.numbers)
+    return first.but(shape(node))
+
+
+def _combined(
+    walk: Walk, node: fx.Node, zero: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+) -> Flow | None:
+    """Channels that stay or go together; `zero` says where the result is zero, given where the two sides are."""
+    sides = node.args
+    flows = [walk.flows[side] for side in sides if isinstance(side, fx.Node) and side in walk.flows]
+    if not flows or len(sides) != 2:
+        return None
+    if len(flows) == 2 and _alike(*flows):
+        walk.channels.unite(flows[0].numbers, flows[1].numbers)
+        return flows[0].but(shape(node), zero(flows[0].zero, flows[1].zero))
+    widest = max(flows, key=lambda flow: len(flow.numbers))
+    others = [side for side in sides if not isinstance(side, fx.Node) or walk.flows.get(side) is not widest]
+    if len(shape(node)) != len(widest.shape) or not all(_is_broadcast(walk, side, widest) for side in others):
+        raise NotCoveredError(UNLIKE)
+    return widest.but(shape(node), zero(widest.zero, torch.zeros_like(widest.zero)))
+
+
+def _alike(first: Flow, second: Flow) -> bool:
+    return (first.dim, len(first.shape), len(first.numbers)) == (
+        second.dim,
+        len(second.shape),
+        len(second.numbers),
+    )
+
+
+def _is_broadcast(walk: Walk, operand: Any, flow: Flow) -> bool:
+    """Whether the operand is the same for all channels, so that it does not matter how many there are."""
+    sizes = shape_of(operand) if isinstance(operand, fx.Node) else None
+    if sizes is None:
+        return True  # a number; the walk has seen to it that it is not the number of channels
+    if operand in walk.flows and len(walk.flows[operand].numbers) > 1:
+        return False
+    behind = len(flow.shape) - flow.dim  # broadcasting aligns the last dimensions
+    return len(sizes) < behind or sizes[-behind] == 1
+
+
+def _cat(walk: Walk, node: fx.Node, _: Any) -> Flow | None:
+    parts, dim = argument(node, 0, "tensors", ()), argument(node, 1, "dim", 0)
+    if not isinstance(parts, tuple | list):
+        raise NotCoveredError("its tensors must be listed one by one")
+    known = [walk.flows[part] for part in parts if part in walk.flows]
+    if not known:
+        return None
+    if any(dim not in (flow.dim, flow.dim - len(flow.shape)) for flow in known):
+        raise NotCoveredError("it must join along the channels")
+    whole = [walk.flows.get(part) or _kept(walk, part, known[0].dim) for part in parts]
+    return Flow(
+        torch.cat([flow.numbers for flow in whole]),
+        torch.cat([flow.zero for flow in whole]),
+        known[0].dim,
+        shape(node),
+    )
+
+
+def _kept(walk: Walk, part: fx.Node, dim: int) -> Flow:
+    """A tensor whose channels are not followed, and so all stay."""
+    sizes = shape(part)
+    if len(sizes) <= dim:
+        raise NotCoveredError("it must join along the channels")
+    numbers = walk.channels.new(sizes[dim])
+    walk.channels.keep(numbers, UNFOLLOWED)
+    return Flow(numbers, torch.zeros(len(numbers), dtype=torch.bool), dim, sizes)
+
+
+JOINS: dict[Any, Rule] = {
+    **dict.fromkeys(SUMS, _sum),
+    **dict.fromkeys(PRODUCTS, _product),
+    **dict.fromkeys(QUOTIENTS, _quotient),
+    **dict.fromkeys(CATS, _cat),
+    "expand_as": _expand_as,
+}

@@ -1,0 +1,65 @@
+"""Layers with weights: those that mix channels start new ones, the others hand them on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from nupi.gates.harvesting.rules.common import NotCoveredError, Rule, shape
+
+if TYPE_CHECKING:
+    from torch import fx
+
+    from nupi.gates.harvesting.channels import Flow
+    from nupi.gates.harvesting.flow import Walk
+
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+
+def _convolution(walk: Walk, node: fx.Node, conv: Any) -> Flow | None:
+    source = walk.source(node)
+    if len(shape(node)) != conv.weight.dim():
+        raise NotCoveredError("its input has no batch dimension")
+    if source is not None and conv.groups == conv.in_channels == conv.out_channels and conv.groups > 1:
+        if source.dim != 1:
+            raise NotCoveredError("its channels are not in dimension 1")
+        own = (conv.weight == 0).flatten(1).all(1).cpu()
+        no_bias = torch.ones_like(own) if conv.bias is None else (conv.bias == 0).cpu()
+        return source.but(shape(node), (source.zero | own) & no_bias)
+    if conv.groups > 1:
+        raise NotCoveredError("groups of channels cannot be narrowed one by one")
+    if source is not None:
+        if source.dim != 1:
+            raise NotCoveredError("its channels are not in dimension 1")
+        walk.use(source)
+    return walk.start(node, 1, conv.weight, conv.bias)
+
+
+def _linear(walk: Walk, node: fx.Node, linear: Any) -> Flow | None:
+    source = walk.source(node)
+    if source is not None:
+        if source.dim != len(source.shape) - 1:
+            raise NotCoveredError("it acts on another dimension than the channels'")
+        walk.use(source)
+    return walk.start(node, len(shape(node)) - 1, linear.weight, linear.bias)
+
+
+def _batch_norm(walk: Walk, node: fx.Node, norm: Any) -> Flow | None:
+    source = walk.source(node)
+    if source is None:
+        return None
+    if source.dim != 1:
+        raise NotCoveredError("its channels are not in dimension 1")
+    if norm.weight is None:
+        return source.nowhere_zero(shape(node))
+    return source.but(shape(node), ((norm.weight == 0) & (norm.bias == 0)).cpu())
+
+
+LAYERS: dict[Any, Rule] = {
+    **dict.fromkeys(CONVOLUTIONS, _convolution),
+    **dict.fromkeys(BATCH_NORMS, _batch_norm),
+    nn.Linear: _linear,
+}

@@ -1,0 +1,154 @@
+"""What goes on behind or in front of the channels: pooling, padding, reductions, indices, other shapes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx, nn
+from torch.nn import functional
+
+from nupi.gates.harvesting.channels import Flow
+from nupi.gates.harvesting.rules.common import NotCoveredError, Rule, argument, arguments, shape
+
+if TYPE_CHECKING:
+    from nupi.gates.harvesting.flow import Walk
+
+# Within a channel, zeros give zero.
+POOLS: set[Any] = {
+    *(nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d),
+    *(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d),
+    *(nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d),
+    *(nn.Upsample, nn.UpsamplingBilinear2d, nn.UpsamplingNearest2d),
+    *(functional.max_pool1d, functional.max_pool2d, functional.avg_pool1d, functional.avg_pool2d),
+    *(functional.adaptive_avg_pool1d, functional.adaptive_avg_pool2d, functional.adaptive_max_pool2d),
+    *(functional.interpolate, nn.ZeroPad1d, nn.ZeroPad2d, nn.ZeroPad3d),
+}
+REDUCTIONS: set[Any] = {torch.mean, "mean", torch.sum, "sum", torch.amax, "amax", torch.amin, "amin"}
+FLATTENS: set[Any] = {nn.Flatten, torch.flatten, "flatten"}
+RESHAPES: set[Any] = {"view", "reshape", torch.reshape}
+SQUEEZES: set[Any] = {"squeeze", torch.squeeze, "unsqueeze", torch.unsqueeze}
+NOT_SECOND = "its channels are not in dimension 1"
+
+
+def _pool(walk: Walk, node: fx.Node, module: Any) -> Flow | None:
+    source = walk.source(node)
+    if source is None:
+        return None
+    name = type(module).__name__ if module is not None else getattr(node.target, "__name__", "")
+    meant = [2 + int(letter) for letter in name if letter.isdigit()]  # a 2d pool without batch would take 3
+    if source.dim != 1 or (meant and meant != [len(source.shape)]):
+        raise NotCoveredError(NOT_SECOND)
+    return source.but(shape(node))
+
+
+def _pad(walk: Walk, node: fx.Node, _: Any) -> Flow | None:
+    source = walk.source(node)
+    if source is None:
+        return None
+    widths = argument(node, 1, "pad", None)
+    if not isinstance(widths, tuple | list) or len(widths) // 2 >= len(source.shape) - source.dim:
+        raise NotCoveredError("it must pad behind the channels")
+    if argument(node, 3, "value", None) not in (None, 0):
+        return source.nowhere_zero(shape(node))
+    return source.but(shape(node))
+
+
+def _reduction(walk: Walk, node: fx.Node, _: Any) -> Flow | None:
+    source = walk.source(node)
+    if source is None:
+        return None
+    dims = argument(node, 1, "dim", None)
+    reduced = dims if isinstance(dims, tuple | list) else [dims]
+    if not reduced or any(not isinstance(d, int) or d % len(source.shape) == source.dim for d in reduced):
+        raise NotCoveredError("it must be over dimensions other than the channels'")
+    gone = len(shape(node)) < len(source.shape) and sum(d % len(source.shape) < source.dim for d in reduced)
+    return replace(source.but(shape(node)), dim=source.dim - gone)
+
+
+def _flatten(walk: Walk, node: fx.Node, module: Any) -> Flow | None:
+    source = walk.source(node)
+    if source is None:
+        return None
+    if module is not None:
+        first, last = module.start_dim, module.end_dim
+    else:
+        first, last = argument(node, 1, "start_dim", 0), argument(node, 2, "end_dim", -1)
+    if first % len(source.shape) > source.dim:
+        return source.but(shape(node))
+    if first != 1 or last not in (-1, len(source.shape) - 1):
+        raise NotCoveredError("it must flatten all but the batch, as flatten(1) does, or what is behind them")
+    return _flat(node, source)
+
+
+def _reshape(walk: Walk, node: fx.Node, _: Any) -> Flow | None:
+    source = walk.source(node)
+    if source is None:
+        return None
+    sizes, new, here = arguments(node, "shape"), shape(node), source.dim
+    elsewhere = [size for place, size in enumerate(sizes) if place != here and isinstance(size, fx.Node)]
+    if any(size in walk.sizes for size in elsewhere):
+        raise NotCoveredError("it reads the number of channels for another dimension")
+    if len(sizes) == 2 and sizes[1] == -1 and new[0] == source.shape[0]:
+        return _flat(node, source)
+    if len(sizes) > here and new[: here + 1] == source.shape[: here + 1]:
+        if sizes[here] == -1:
+            return source.but(new)
+        width = walk.sizes.get(sizes[here])
+        if isinstance(width, Flow):  # read when the model runs: right as long as both lose the same channels
+            walk.channels.unite(source.numbers, width.numbers)
+            return source.but(new)
+    raise NotCoveredError("fewer channels have no room in it; use flatten(1), -1, or the size of a tensor")
+
+
+def _flat(node: fx.Node, source: Flow) -> Flow:
+    if source.dim != 1:
+        raise NotCoveredError(NOT_SECOND)
+    times = math.prod(source.shape[2:])
+    return Flow(source.numbers.repeat_interleave(times), source.zero.repeat_interleave(times), 1, shape(node))
+
+
+def _squeeze(walk: Walk, node: fx.Node, _: Any) -> Flow | None:
+    source = walk.source(node)
+    if source is None:
+        return None
+    longest = max(len(source.shape), len(shape(node)))
+    dims = arguments(node, "dim")
+    if not dims or any(not isinstance(d, int) or d % longest <= source.dim for d in dims):
+        raise NotCoveredError("it must name dimensions behind the channels")
+    return source.but(shape(node))
+
+
+def index(walk: Walk, node: fx.Node, _: Any) -> Flow | None:
+    """Numbers, slices and None in brackets, which take all of the channels."""
+    source = walk.source(node)
+    if source is None:
+        return None
+    asked = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
+    old = 0  # the dimension that the next entry is about
+    left: list[int | None] = []  # where the dimensions of the result come from, None for new ones
+    for each in asked:
+        if each is None:
+            left.append(None)
+            continue
+        if type(each) is not int and not isinstance(each, slice):
+            raise NotCoveredError("its index may have numbers, slices and None")
+        if old == source.dim and each != slice(None):
+            raise NotCoveredError("it must take all channels, as [:, :, 0, 0] does")
+        if isinstance(each, slice):
+            left.append(old)
+        old += 1
+    left.extend(range(old, len(source.shape)))
+    return replace(source.but(shape(node)), dim=left.index(source.dim))
+
+
+SPACE: dict[Any, Rule] = {
+    **dict.fromkeys(POOLS, _pool),
+    **dict.fromkeys(REDUCTIONS, _reduction),
+    **dict.fromkeys(FLATTENS, _flatten),
+    **dict.fromkeys(RESHAPES, _reshape),
+    **dict.fromkeys(SQUEEZES, _squeeze),
+    functional.pad: _pad,
+}
