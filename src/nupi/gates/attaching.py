@@ -9,9 +9,9 @@ from typing import Literal, TypeAlias, get_args
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.optim.swa_utils import AveragedModel
 
 from nupi.gates.followers import NORMS, following_norms
+from nupi.gates.graph import CONTAINERS, inside_wrapper
 from nupi.gates.hard_concrete import STRETCH, TEMPERATURE, HardConcrete
 from nupi.gates.layers import (
     IN_FRONT,
@@ -31,8 +31,6 @@ GATED_NORMS: dict[type[nn.Module], type[GatedBatchNorm1d | GatedBatchNorm2d]] = 
     nn.BatchNorm1d: GatedBatchNorm1d,
     nn.BatchNorm2d: GatedBatchNorm2d,
 }
-WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel, AveragedModel)
-CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
 
 def attach(
@@ -108,8 +106,7 @@ def _choose(model: nn.Module, patterns: list[str]) -> dict[str, nn.Conv2d | nn.L
     """The layers that the patterns name, each once, in the model's order."""
     if not patterns:
         raise ValueError("names is empty: name at least one Conv2d or Linear of the model")
-    if "_orig_mod" in model._modules or isinstance(model, WRAPPERS):  # the first is torch.compile's
-        inside = "_orig_mod" if "_orig_mod" in model._modules else "module"
+    if inside := inside_wrapper(model):
         raise ValueError(f"model is a {type(model).__name__}: gate model.{inside} before it is wrapped")
     modules = dict(model.named_modules(remove_duplicate=False))
     for pattern in patterns:

@@ -47,6 +47,15 @@ def trace(model: nn.Module, example: tuple[Any, ...] | None = None) -> fx.Graph:
     return graph
 
 
+def inside_wrapper(model: nn.Module) -> str | None:
+    """The attribute of one of torch's wrappers (DistributedDataParallel, torch.compile, …) that has the model meant."""
+    home = type(model).__module__
+    if not home.startswith("torch.") or home.startswith("torch.nn.modules."):
+        return None
+    found = [each for each in ("_orig_mod", "module") if isinstance(getattr(model, each, None), nn.Module)]
+    return found[0] if found else None
+
+
 def shape_of(node: fx.Node) -> torch.Size | None:
     """The shape of what a node gives, if that is one tensor."""
     return node.meta.get("shape")

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from nupi.gates.graph import unchanged
+from nupi.gates.graph import inside_wrapper, unchanged
 
 
 class HarvestError(ValueError):
@@ -18,12 +18,8 @@ class HarvestError(ValueError):
 
 def check_model(model: nn.Module) -> None:
     """Refuse torch's wrappers, whose inside is the model that is meant."""
-    home = type(model).__module__
-    if not home.startswith("torch.") or home.startswith("torch.nn.modules."):
-        return
-    for inside in ("_orig_mod", "module"):
-        if isinstance(getattr(model, inside, None), nn.Module):
-            raise HarvestError(f"model is wrapped in {type(model).__name__}; pass model.{inside}")
+    if inside := inside_wrapper(model):
+        raise HarvestError(f"model is wrapped in {type(model).__name__}; pass model.{inside}")
 
 
 def copied(model: nn.Module) -> nn.Module:
