@@ -5,6 +5,7 @@ import math
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -173,7 +174,42 @@ def test_refusals(arguments, word):
         bisect_kp(lambda kp: kp, **options)
 
 
-@pytest.mark.parametrize("text", ["not json", "[1]", '[{"kp": 1}]', '{"kp": 1}'])
+def test_numbers_of_numpy_and_torch_are_numbers(tmp_path):
+    found = bisect_kp(
+        lambda kp: torch.tensor(kp / 40 - 0.3),
+        np.float32(0.0),
+        torch.tensor(40.0),
+        tolerance=0.02,
+        journal=tmp_path / "kp.json",
+    )
+    assert (found.kp, found.status) == (12.5, "converged")
+    assert all(type(number) is float for run in found.runs for number in (run.kp, run.violation))
+
+
+def test_a_journal_that_cannot_be_written_is_found_out_before_a_run(tmp_path):
+    def never(kp):
+        raise AssertionError(f"a run with {kp}")
+
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(OSError, match="file"):
+        bisect_kp(never, 0.0, 40.0, tolerance=0.1, journal=tmp_path / "file" / "kp.json")
+
+
+def test_searches_that_share_a_journal_keep_each_other_s_runs(tmp_path):
+    journal = tmp_path / "kp.json"
+
+    def outer(kp):
+        bisect_kp(lambda kp: kp / 40 - 0.6, 1.0, 41.0, tolerance=0.2, journal=journal)
+        return kp / 40 - 0.3
+
+    bisect_kp(outer, 0.0, 40.0, tolerance=0.2, journal=journal)
+    kept = {each["kp"] for each in json.loads(journal.read_text())}
+    assert {0.0, 40.0, 20.0, 1.0, 41.0, 21.0} <= kept
+
+
+@pytest.mark.parametrize(
+    "text", ["not json", "[1]", '[{"kp": 1}]', '{"kp": 1}', '[{"kp": 0, "violation": NaN}]']
+)
 def test_another_file_is_not_taken_for_a_journal(tmp_path, text):
     path = tmp_path / "kp.json"
     path.write_text(text)

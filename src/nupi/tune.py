@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,8 +64,8 @@ def bisect_kp(
     """Find the kp with which a run ends on the boundary of its constraint.
 
     Both ends are run first. While their violations are both negative (kp is too small) the bracket moves up and
-    doubles its width, as long as that helps; if both are positive there is nothing below `low` to try. Then the
-    bracket is halved. Any run that ends within the tolerance ends the search.
+    doubles its width, as long as that helps by more than the tolerance; if both are positive there is nothing
+    below `low` to try. Then the bracket is halved. Any run that ends within the tolerance ends the search.
 
     Args:
         run: makes a whole run with this kp and returns its final signed violation.
@@ -73,18 +74,20 @@ def bisect_kp(
         tolerance: how close to 0 the violation must come.
         max_runs: how many runs the search may ask for, those in the journal included.
         journal: a file that keeps every run as soon as it is done. A search that was killed, or that is asked
-            for more, reads the runs that are there and makes the others; delete it when `run` changes.
+            for more, reads the runs that are there and makes the others; delete it when `run` changes. Searches
+            that share it keep each other's runs.
 
     Example:
         >>> found = bisect_kp(lambda kp: kp / 40 - 0.3, 0.0, 40.0, tolerance=0.02)
         >>> found.kp, found.status, [each.kp for each in found.runs]
         (12.5, 'converged', [0.0, 40.0, 20.0, 10.0, 15.0, 12.5])
     """
+    low, high = float(low), float(high)  # numpy's and torch's numbers would not fit the journal
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise ValueError(f"low={low!r} and high={high!r} must be finite, low below high")
-    if not tolerance > 0:
-        raise ValueError(f"tolerance={tolerance!r} must be positive: runs are not exact")
-    if max_runs < 2:
+    if not 0 < tolerance < math.inf:
+        raise ValueError(f"tolerance={tolerance!r} must be positive and finite: runs are not exact")
+    if operator.index(max_runs) < 2:
         raise ValueError(f"max_runs={max_runs!r} must be at least 2: both ends are run first")
     runs = _Runs(run, None if journal is None else Path(journal))
 
@@ -97,7 +100,7 @@ def bisect_kp(
         return found("converged")
     at_high = runs.violation(high)
     while abs(at_high) > tolerance and (at_low < 0) == (at_high < 0):
-        helps = at_high > at_low - tolerance
+        helps = at_high > at_low + tolerance
         if at_high > 0 or not helps or len(runs.made) >= max_runs:
             return found("no sign change")
         low, high, at_low = high, high + 2 * (high - low), at_high
@@ -122,6 +125,10 @@ class _Runs:
     def __init__(self, run: Callable[[float], float], journal: Path | None) -> None:
         self._run, self._journal = run, journal
         self._known = {} if journal is None else _read(journal)
+        if journal is not None:
+            _write(
+                journal, self._known
+            )  # a place that cannot be written to is found out before a run, not after
         self.made: list[Run] = []
 
     def violation(self, kp: float) -> float:
@@ -142,20 +149,24 @@ class _Runs:
 
 def _read(journal: Path) -> dict[float, float]:
     try:
-        text = journal.read_text(encoding="utf-8")
+        text = journal.read_bytes()
     except FileNotFoundError:
         return {}
     try:
-        return {float(each["kp"]): float(each["violation"]) for each in json.loads(text)}
+        known = {float(each["kp"]): float(each["violation"]) for each in json.loads(text)}
+        if not all(map(math.isfinite, (*known, *known.values()))):
+            raise ValueError("it holds numbers that are not finite")  # noqa: TRY301
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(
             f"journal={str(journal)!r} is not a journal of bisect_kp ({error}); give another path"
         ) from error
+    return known
 
 
 def _write(journal: Path, known: dict[float, float]) -> None:
     """Replace the journal in one step, so that a kill leaves the old one or the new one."""
     journal.parent.mkdir(parents=True, exist_ok=True)
+    known = _read(journal) | known  # what another search has written since
     draft = journal.with_name(f".{journal.name}.{os.getpid()}")
     runs = [{"kp": kp, "violation": violation} for kp, violation in known.items()]
     draft.write_text(json.dumps(runs, indent=1) + "\n", encoding="utf-8")

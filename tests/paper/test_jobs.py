@@ -1,10 +1,12 @@
 """Jobs: every result once, in order of finishing, whatever fails or is killed."""
 
+import io
 import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -28,6 +30,10 @@ def temper(x):
     if x == 2:
         os._exit(7)
     return x
+
+def patient(x, folder):
+    pathlib.Path(folder, f"{x}.{os.getpid()}").touch()
+    time.sleep(60)
 
 def slow(x, flag):
     if x:
@@ -114,11 +120,75 @@ def test_what_was_finished_survives_a_kill(work, tmp_path):
     assert len(list(kept.iterdir())) == 1  # nothing of the one that was under way
 
 
-def test_a_damaged_result_is_computed_again(work, tmp_path):
+@pytest.mark.skipif(not Path("/proc").exists(), reason="looks for processes in /proc")
+@pytest.mark.usefixtures("work")
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_no_worker_outlives_the_command(tmp_path, how):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import sys, pathlib, signal, jobs_of_a_test\n"
+        "from nupi.paper import jobs\n"
+        "if __name__ == '__main__':\n"
+        "    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))\n"
+        "    settings = [{'x': x, 'folder': sys.argv[1]} for x in (0, 1)]\n"
+        "    list(jobs.run(jobs_of_a_test.patient, settings, pathlib.Path(sys.argv[1], 'kept'), workers=2))\n"
+    )
+    limit = time.monotonic() + 120
+    with subprocess.Popen([sys.executable, str(program), str(tmp_path)]) as process:
+        while len(flags := list(tmp_path.glob("?.*"))) < 2 and time.monotonic() < limit:
+            time.sleep(0.05)
+        process.send_signal(how)
+    alive = {int(flag.suffix[1:]) for flag in flags}
+    assert len(alive) == 2
+    while alive and time.monotonic() < limit:
+        alive = {each for each in alive if Path(f"/proc/{each}").exists()}
+        time.sleep(0.05)
+    assert not alive
+
+
+def test_a_worker_that_dies_before_its_first_job_costs_that_job_only(work, tmp_path, monkeypatch):
+    start, started = jobs._start, []
+
+    def start_and_kill_the_first(*arguments):
+        worker = start(*arguments)
+        started.append(worker)
+        if len(started) == 1:
+            worker.process.kill()
+            worker.process.join()
+        return worker
+
+    monkeypatch.setattr(jobs, "_start", start_and_kill_the_first)
+    outcomes = list(jobs.run(work.square, [{"x": x} for x in range(4)], tmp_path, workers=2))
+    failed = [outcome for outcome in outcomes if outcome.failure]
+    assert [outcome.failure for outcome in failed] == ["its process died with exit code -9"]
+    assert len(outcomes) == 4
+
+
+def cut(content):
+    return content[:100]
+
+
+def flipped(content):
+    """One bit of the number itself."""
+    where = content.index((9).to_bytes(8, "little"))
+    return content[:where] + b"\x08" + content[where + 1 :]
+
+
+def nonsense(_):
+    return b"hello\n"
+
+
+def something_else(_):
+    torch.save([1, 2], buffer := io.BytesIO())
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("damage", [cut, flipped, nonsense, something_else])
+def test_a_damaged_result_is_computed_again(work, tmp_path, damage):
     settings = {"x": 3}
     list(jobs.run(work.square, [settings], tmp_path))
     path = jobs.result_path(tmp_path, work.square, settings, "1")
-    path.write_bytes(path.read_bytes()[:100])
+    path.write_bytes(damage(path.read_bytes()))
     (again,) = jobs.run(work.square, [settings], tmp_path)
     assert not again.cached
     assert torch.equal(again.value["square"], torch.tensor(9))

@@ -174,6 +174,7 @@ class HardConcrete(nn.Module):
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> HardConcrete:  # noqa: FBT001, FBT002 - torch's signature
         """As for any module (`to`, `cuda`, `half`, …), but `log_alpha` is never narrowed below float32."""
         before, gradient = self.log_alpha.data, self.log_alpha.grad
+        gradient = None if gradient is None else gradient.detach()  # torch narrows the old one in place
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if self.log_alpha.dtype.itemsize < torch.float32.itemsize:
             device = self.log_alpha.device

@@ -5,6 +5,8 @@ A sub-command is a function with `@app.command()` in this file, or a typer app a
 
 from __future__ import annotations
 
+import signal
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Literal
@@ -73,13 +75,20 @@ def reproduce(
     if options and executor == "local":
         raise typer.BadParameter("only --executor submitit takes options", param_hint="--executor-option")
     wrong: list[str] = []
+    # As Ctrl-C does, a termination ends what jobs are at work before it ends the command; what is finished is kept.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     for target in chosen:
         try:
             with jobs.submitted(options) if executor == "submitit" else nullcontext():
                 claims = runner.reproduce(target, scale, out, console)
+        except DataUnavailableError as missing:
+            console.print(str(missing), markup=False, soft_wrap=True)
+            wrong.append(f"{target.name} failed: its data could not be had")
+            continue
         except Exception as error:  # noqa: BLE001 - one target that fails must not take the others with it
             console.print_exception(max_frames=8)
-            wrong.append(f"{target.name} failed: {type(error).__name__}: {error}")
+            first_line = str(error).partition("\n")[0]
+            wrong.append(f"{target.name} failed: {type(error).__name__}: {first_line}")
             continue
         failing = [claim.claim for claim in claims if not claim.holds]
         if failing:
@@ -106,7 +115,7 @@ def data(
     name: Annotated[str, typer.Argument(help="the data set: " + ", ".join(datasets.DATASETS))],
     path: Annotated[
         Path | None,
-        typer.Option(help="a folder of your own that holds its files; asked before any other source"),
+        typer.Option(help="a folder of your own that holds its files, taken instead of any other source"),
     ] = None,
 ) -> None:
     """Get a data set ready for use offline: fetched once, checked, and kept."""

@@ -12,16 +12,17 @@ sink the others.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
 import multiprocessing
 import os
-import pickle
 import sys
+import threading
 import traceback
+import zipfile
 from collections import deque
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -90,7 +91,7 @@ def run(
     waiting: deque[dict[str, Any]] = deque()
     for settings in map(dict, jobs):
         path = result_path(folder, function, settings, version)
-        if (found := read(path)) is not None:
+        if (found := read(path)) is not None and "value" in found:
             yield Outcome(settings, found["value"], cached=True)
         else:
             waiting.append(settings)
@@ -107,7 +108,7 @@ def run(
         yield from _in_processes(function, waiting, folder, version, count)
 
 
-@contextmanager
+@contextlib.contextmanager
 def submitted(options: Mapping[str, Any]) -> Iterator[None]:
     """Within it jobs go through submitit (see `nupi.paper.submission`), with these options."""
     global _executor
@@ -179,7 +180,7 @@ def _in_processes(
                 path = result_path(folder, function, worker.job, version)
                 try:
                     failure = worker.pipe.recv()
-                except EOFError:  # the process is gone, and the job with it
+                except (EOFError, OSError):  # the process is gone, and the job with it
                     worker.process.join()
                     failure = f"its process died with exit code {worker.process.exitcode}"
                     workers.remove(worker)
@@ -208,7 +209,8 @@ def _start(function: Function, folder: Path, version: str) -> _Worker:
 
 def _give(worker: _Worker, job: dict[str, Any]) -> None:
     worker.job = job
-    worker.pipe.send(job)
+    with contextlib.suppress(BrokenPipeError):  # the process is gone: waiting for its answer will tell
+        worker.pipe.send(job)
 
 
 def _dismiss(worker: _Worker) -> None:
@@ -218,12 +220,21 @@ def _dismiss(worker: _Worker) -> None:
 
 
 def _work(pipe: Connection, function: Function, folder: Path, version: str) -> None:
-    """A worker's life: take a job, do it, keep its result, say so; until there are no more."""
+    """A worker's life: take a job, do it, keep its result, say so; until there are no more, or no parent."""
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
     try:
         while (settings := pipe.recv()) is not None:
             pipe.send(attempt(function, settings, result_path(folder, function, settings, version)))
     except (EOFError, BrokenPipeError, KeyboardInterrupt):  # whoever asked is gone
         sys.exit(1)
+
+
+def _leave_with_parent() -> None:
+    """End this process when the one that asked for it is gone, however it went: nobody waits for the job."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def attempt(function: Function, settings: dict[str, Any], path: Path) -> str | None:
@@ -245,7 +256,7 @@ def outcome_of(settings: dict[str, Any], path: Path, failure: str | None) -> Out
     if failure is not None:
         return Outcome(settings, failure=failure)
     found = read(path)
-    if found is None:
+    if found is None or "value" not in found:
         return Outcome(settings, failure=f"its result {path} was written but cannot be read back")
     return Outcome(settings, found["value"])
 
@@ -263,7 +274,11 @@ def write(path: Path, content: dict[str, Any]) -> None:
 def read(path: Path) -> dict[str, Any] | None:
     """What the file holds; None if there is no file or it is damaged, so that the job is done again."""
     try:
-        found: dict[str, Any] = torch.load(path, weights_only=True)
-    except (FileNotFoundError, EOFError, RuntimeError, pickle.UnpicklingError):
+        with zipfile.ZipFile(
+            path
+        ) as archive:  # torch's format, whose checksums torch itself does not compare
+            whole = archive.testzip() is None
+        found = torch.load(path, weights_only=True) if whole else None
+    except Exception:  # noqa: BLE001 - whatever a damaged file makes of the reader
         return None
-    return found
+    return found if isinstance(found, dict) else None

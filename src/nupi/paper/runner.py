@@ -12,6 +12,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import json
+import os
 import tempfile
 import time
 from dataclasses import asdict, dataclass, field
@@ -156,7 +157,7 @@ class Run:
         if not name.startswith("figure"):
             raise ValueError(f"name={name!r}: a figure's name starts with 'figure', as in 'figure-{name}'")
         path = self.out / f"{name}.png"
-        part = path.with_suffix(".part")
+        part = path.with_suffix(f".{os.getpid()}.part")
         for _ in self.progress([name], f"drawing {path.name}"):  # a large one takes seconds
             fig.savefig(part, format="png", metadata={"Software": None})
         part.replace(path)
@@ -235,6 +236,9 @@ def claims_table(claims: Sequence[Claim]) -> Table:
 
 def write_atomically(path: Path, text: str) -> None:
     """Write a text file so that a reader finds the old one or the new one, whole."""
-    part = path.with_name(path.name + ".part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from nupi import tune
 from nupi.paper import jobs
 from nupi.paper.command import app
+from nupi.paper.data.fetch import DataUnavailableError
 from nupi.paper.runner import Claim, Run
 from nupi.paper.sparsity import (
     ablations,
@@ -178,6 +179,7 @@ def test_the_question_of_starts():
     assert found((0.0, 99.0), (-1.5, 97.5), paper_train=97.0) == [True, False]
     only = [made_up(RESTARTS, 0.3, 0.5, 97.0), made_up(tuned, 0.3, 0.3, 97.0)]
     assert list(verdicts(beyond.starts_claims(only, tuned)).values()) == [False, True]
+    assert list(verdicts(beyond.starts_claims(only, None)).values()) == [False, False]  # bisection found none
     assert len(beyond.variants(14.4)) == 12  # three controllers at nu = 0, two forms, with and without a ramp
 
 
@@ -216,6 +218,9 @@ def test_verdicts_are_kept_scale_by_scale(tmp_path, monkeypatch):
     judged_otherwise = Run("sparsity-global", "desk", tmp_path)
     tables.score(judged_otherwise, claims("-0.1", holds=True))
     assert judged_otherwise.tables == []  # what another criterion said of the laptop is not shown beside it
+    for nonsense in ("[]", "null", '{"scales": 3}', "no JSON", "\xff"):
+        (tmp_path / tables.BY_SCALE).write_text(nonsense, encoding="latin-1")
+        tables.score(judged_otherwise, claims("-0.1", holds=True))
 
 
 @pytest.fixture
@@ -237,7 +242,7 @@ TARGETS = {
     "sparsity-kp": 5,
     "sparsity-adam": 4,
     "sparsity-momentum": 7,
-    "sparsity-starts": 16,
+    "sparsity-starts": 14,
     "sparsity-bisection": 4,
 }
 
@@ -259,6 +264,18 @@ def test_every_target_runs_at_smoke_scale(tmp_path):
     assert {
         path: path.stat().st_mtime_ns for path in (tmp_path / "runs").iterdir()
     } == made  # nothing is trained twice
+
+
+def test_data_that_cannot_be_had_is_said_once(tmp_path, monkeypatch):
+    def missing(_):
+        raise DataUnavailableError("the data set 'cifar10' could not be had. Tried: nothing")
+
+    monkeypatch.setattr(training, "data", missing)
+    command = ["reproduce", "sparsity-global", "--scale", "smoke", "--out", str(tmp_path)]
+    outcome = CliRunner().invoke(app, command)
+    assert outcome.exit_code == 1
+    assert outcome.output.count("could not be had. Tried: nothing") == 1
+    assert "Traceback" not in outcome.output
 
 
 @pytest.mark.usefixtures("cifar_data")

@@ -47,7 +47,7 @@ def sparsity_adam(run: Run) -> list[Claim]:
     if checked := dry_run(run, len(_wanted(run, tables))):
         return checked
     trained = train_all(run, _wanted(run, tables))
-    name = "Adam's step size, at the paper's number of steps"
+    name = "Adam's step size"
     _show(run, trained, tables, lambda dual: dual.step, name=name, log=True)
     return score(run, adam_claims(trained))
 

@@ -42,6 +42,7 @@ def dry_run(run: Run, count: int) -> list[Claim]:
     if run.scale != "paper":
         return []
     size = SETTINGS["paper"]
+    run.console.print(f"A dry run: {STEPS + 1} steps of the paper's setting.")
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = ResNet18(size.width, max_pool=size.max_pool)

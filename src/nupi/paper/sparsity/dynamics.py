@@ -9,7 +9,7 @@ from nupi.paper.runner import Claim, Run, Scale, target
 from nupi.paper.sparsity import figures
 from nupi.paper.sparsity.dry_run import dry_run
 from nupi.paper.sparsity.methods import GA, RESTARTS, Dual
-from nupi.paper.sparsity.published import KP_GLOBAL
+from nupi.paper.sparsity.published import AT_30, KP_GLOBAL
 from nupi.paper.sparsity.runs import Trained, Wanted, frame, train_all
 from nupi.paper.sparsity.setting import SEEDS
 from nupi.paper.sparsity.tables import beside, by_method, mean, score
@@ -44,7 +44,7 @@ def sparsity_dynamics(run: Run) -> list[Claim]:
     trained = train_all(run, wanted)
     run.results(frame(trained))
     run.figure(figures.dynamics([each for each in trained if each.wanted.seed == 0]))
-    run.table("Under a density of 30%", beside(by_method(trained, EPSILON), {}))
+    run.table("Under a density of 30%", beside(by_method(trained, EPSILON), AT_30))
     return score(run, dynamics_claims(trained))
 
 
@@ -115,7 +115,7 @@ def sparsity_penalized(run: Run) -> list[Claim]:
     free = [by_penalty[Wanted(ZERO, EPSILON, seed)] for seed in seeds]
     run.results(frame([*first, *second]))
     run.figure(figures.dynamics([each for each in second if each.wanted.seed == 0]))
-    run.table("Under a density of 30%", beside(by_method([*first, *second], EPSILON), {}))
+    run.table("Under a density of 30%", beside(by_method([*first, *second], EPSILON), AT_30))
     return score(run, penalized_claims(pairs, free))
 
 

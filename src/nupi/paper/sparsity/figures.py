@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from nupi.paper.sparsity.published import Row
     from nupi.paper.sparsity.runs import Trained
 
+LEGEND_ENTRY = 1.35  # inches that one takes
 BETAS = {-0.9: "v", -0.7: "v", -0.5: "v", -0.3: "<", 0.3: ">", 0.5: "^", 0.9: "^"}
 
 
@@ -160,9 +161,12 @@ def ablation(
         for axis in (left, right):
             if linear_below is not None:
                 axis.set_xscale("symlog", linthresh=linear_below, linscale=0.4)
-                decades = [10**power for power in range(-5, 2) if linear_below <= 10**power]
+                smallest, largest = min(_gains(series, epsilon)), max(_gains(series, epsilon))
+                decades = [
+                    10.0**power for power in range(-5, 3) if linear_below <= 10.0**power <= 1.5 * largest
+                ]
                 axis.set_xticks([0, *decades], ["0", *(f"{decade:g}" for decade in decades)])
-                axis.set_xlim(0 if min(_gains(series, epsilon)) == 0 else 0.7 * min(_gains(series, epsilon)))
+                axis.set_xlim(0 if smallest == 0 else 0.7 * smallest, 1.5 * largest)
         left.set_ylabel(f"Violation at {epsilon:.0%}\n(points)")
         right.set_ylabel(f"Training accuracy\nat {epsilon:.0%} (%)")
         bottom, top = left.get_ylim()
@@ -214,4 +218,5 @@ def _legend(fig: Figure, methods: Sequence[Dual]) -> None:
                 label=dual.label.replace(f" kp = {dual.kp:g}", ""),
             )
         )
-    fig.legend(handles=handles, loc="outside lower center", ncols=min(7, len(handles)))
+    fitting = max(1, int(fig.get_figwidth() / LEGEND_ENTRY))
+    fig.legend(handles=handles, loc="outside lower center", ncols=min(fitting, len(handles)))

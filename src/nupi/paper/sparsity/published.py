@@ -210,3 +210,6 @@ POLYAK: dict[Dual, Row] = {
     _polyak(beta) if beta else GA: Row(*row) for beta, row in zip(_BETAS, _POLYAK, strict=True)
 }
 """Both at a density of 30%."""
+
+AT_30: dict[Dual, Row] = ADAM[0.3] | POLYAK | NESTEROV | KP[0.3] | GLOBAL[0.3]
+"""All that the paper has at a density of 30%; a method that is in several tables, as in the first of them."""

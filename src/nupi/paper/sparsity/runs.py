@@ -9,6 +9,7 @@ import pandas as pd
 import torch
 
 from nupi.paper import jobs
+from nupi.paper.sparsity import training
 from nupi.paper.sparsity.methods import Dual
 from nupi.paper.sparsity.setting import SETTINGS
 from nupi.paper.sparsity.training import VERSION, train, warm_up
@@ -99,10 +100,14 @@ def train_all(run: Run, wanted: Iterable[Wanted]) -> list[Trained]:
     folder = runs_folder(run)
     # An accelerator takes one run at a time; more of them are reached through submitit.
     workers = 1 if torch.accelerator.is_available() else None
+    settings = [_settings(each, setting) for each in every]
+    if not all(jobs.result_path(folder, train, each, VERSION).exists() for each in settings):
+        training.data(
+            SETTINGS[run.scale]
+        )  # first here: if it cannot be had, that is said once and not by every job
     first = [{"seed": seed, "setting": setting} for seed in sorted({each.seed for each in every})]
     made = jobs.run(warm_up, first, folder, version=VERSION, workers=workers)
     jobs.values(run.progress(made, "warming up", total=len(first)))
-    settings = [_settings(each, setting) for each in every]
     outcomes = jobs.run(
         train, settings, folder, version=VERSION, workers=workers, shared={"runs": str(folder)}
     )

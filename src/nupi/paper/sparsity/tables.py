@@ -101,7 +101,7 @@ def score(run: Run, claims: list[Claim]) -> list[Claim]:
 def _known(path: Path) -> dict[str, list[dict[str, Any]]]:
     """The verdicts by scale that were kept under the same criteria."""
     try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
+        kept = json.loads(path.read_bytes())
+        return dict(kept["scales"]) if kept["criteria"] == CRITERIA else {}
+    except (FileNotFoundError, ValueError, TypeError, KeyError):  # none yet, or none that was written here
         return {}
-    return dict(kept["scales"]) if kept.get("criteria") == CRITERIA else {}
