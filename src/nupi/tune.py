@@ -134,7 +134,13 @@ class _Runs:
     def violation(self, kp: float) -> float:
         """The violation of the run with this kp, made now unless the journal has it."""
         if kp not in self._known:
-            violation = float(self._run(kp))
+            returned = self._run(kp)
+            try:
+                violation = float(returned)
+            except (TypeError, ValueError) as error:
+                raise TypeError(
+                    f"run(kp={kp!r}) returned {returned!r}, which is no number: it must return its final violation"
+                ) from error
             if not math.isfinite(violation):
                 raise ValueError(
                     f"run(kp={kp!r}) returned {violation}, which has no place in a bisection; runs that were "

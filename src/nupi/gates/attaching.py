@@ -113,7 +113,7 @@ def _choose(model: nn.Module, patterns: list[str]) -> dict[str, nn.Conv2d | nn.L
         matches = [name for name in modules if fnmatchcase(name, pattern)]
         if not any(isinstance(modules[name], GATEABLE) for name in matches):
             known = [name for name, module in modules.items() if isinstance(module, GATEABLE)]
-            near = difflib.get_close_matches(pattern, known, n=3, cutoff=0) or ["none"]
+            near = difflib.get_close_matches(pattern, known, n=3, cutoff=0) or ["(the model has neither)"]
             what = f"names a {type(modules[matches[0]]).__name__}" if matches else "names nothing"
             raise ValueError(
                 f"names has {pattern!r}, which {what} in the model; it must name a Conv2d or Linear, "

@@ -69,9 +69,10 @@ def _norm_after(model: nn.Module, graph: fx.Graph, name: str) -> str | None:
         str(user.target) if user.op == "call_module" and is_norm(model, user) else None for user in users
     }
     if len(found) > 1:
+        ways = " and ".join(sorted(each or "no norm" for each in found))
         raise ValueError(
-            f"the output of {name!r} goes through {sorted(map(str, found))}: a gate in one of them would not "
-            "close the channel in the others; gate a layer with one follower"
+            f"the output of {name!r} goes through {ways}: a gate in one of them would not close the channel in the "
+            "others; gate a layer with one follower"
         )
     if found == {None} and (later := _norm_behind(model, users)):
         raise ValueError(

@@ -65,7 +65,7 @@ def _row(dual: Dual, seeds: Sequence[Trained], paper: Row | LayerRow | None, suf
         return row | {
             f"violation{suffix}": ours(lambda each: each.violation, single and single.violation),
             "lowest": ours(lambda each: each.worst),
-            "median gates": ours(lambda each: each.realised),
+            "at median gates": ours(lambda each: each.realised),
             "multiplier": ours(lambda each: each.multiplier.item(), digits=2),
         }
     layer = paper if isinstance(paper, LayerRow) else None
@@ -83,6 +83,10 @@ def score(run: Run, claims: list[Claim]) -> list[Claim]:
     known[run.scale] = [asdict(claim) for claim in claims]
     kept = {"criteria": CRITERIA, "scales": known}
     write_atomically(path, json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
+    if run.scale == "smoke":
+        run.console.print(
+            "At smoke scale nothing is learnt: it shows that everything runs. Its claims mean nothing."
+        )
     scales = [scale for scale in SCALES if scale in known and scale != "smoke"]
     if len(scales) > 1:
         verdicts: dict[str, dict[str, str]] = {}
