@@ -101,7 +101,10 @@ def attention_over_channels():
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (ungated_norm_behind, "'0' cannot be taken out: one of them is not zero everywhere"),
+        (
+            ungated_norm_behind,
+            r"'0' cannot be taken out: one of them is not zero where '3' \(Conv2d\) uses it",
+        ),
         (mixed_norm, r"meets '2' \(GroupNorm\), which has no rule"),
         (the_output_itself, "part of the model's output"),
         (grouped, r"meets '2' \(Conv2d\): groups"),
@@ -112,8 +115,8 @@ def attention_over_channels():
         (called_twice, "'a', which is used twice"),
         (tied, "shares parameters"),
         (weight_read_elsewhere, "'a', which is used twice, shares parameters, or has them read elsewhere"),
-        (depthwise_with_bias, "not zero everywhere"),
-        (added_to_something_live, "not zero everywhere"),
+        (depthwise_with_bias, "is not zero where .* uses it"),
+        (added_to_something_live, r"is not zero where 'c' .* something is added"),
         (added_to_the_input, r"meets add\(\): both sides"),
         (named_sum, r"meets add\(\), called in a way"),
         (attention_over_channels, r"meets softmax\(\), which has no rule"),

@@ -174,7 +174,7 @@ def count_for_something_else(m, x):
     return torch.cat([pooled(y), z.view(y.size(0), y.size(1), -1).mean(-1)], 1)
 
 
-LIGHT = "is not zero everywhere"
+LIGHT = "is not zero where .* uses it"
 REFUSED = {
     "lifted": (lambda m, x: pooled(m.a(x).clamp(min=0.5)), LIGHT),
     "zeroth power": (lambda m, x: pooled(m.a(x) ** 0), LIGHT),

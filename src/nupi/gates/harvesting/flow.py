@@ -15,7 +15,6 @@ from nupi.gates.graph import shape_of
 from nupi.gates.harvesting.channels import Channels, Flow
 from nupi.gates.harvesting.rules import BATCH_NORMS, CONVOLUTIONS, RESHAPES, RULES, SIZES, NotCoveredError
 
-LIVE = "is not zero everywhere it is used"
 LAST = "is the last one of its layer"
 WITH_PARAMETERS = (*CONVOLUTIONS, *BATCH_NORMS, nn.Linear)
 # What a class may define and still compute what the class it comes from does.
@@ -73,9 +72,13 @@ class Walk:
         assert shape is not None
         return Flow(self.channels.new(len(weight)), zero.cpu(), dim, shape)
 
-    def use(self, flow: Flow) -> None:
-        """Ask that those of these channels that are not zero stay."""
-        self.channels.keep(flow.numbers[~flow.zero], LIVE)
+    def use(self, flow: Flow, node: fx.Node) -> None:
+        """Ask that those of these channels that are not zero stay, for the layer of this node."""
+        reason = (
+            f"is not zero where {_named(node, self.module(node))} uses it: on the way something is added to it, or "
+            "maps 0 to something else"
+        )
+        self.channels.keep(flow.numbers[~flow.zero], reason)
 
     def _visit(self, node: fx.Node) -> Flow | None:
         """The channels of what a node gives; None, and a word in `lost`, where they cannot be followed."""

@@ -34,7 +34,7 @@ def _convolution(walk: Walk, node: fx.Node, conv: Any) -> Flow | None:
     if source is not None:
         if source.dim != 1:
             raise NotCoveredError("its channels are not in dimension 1")
-        walk.use(source)
+        walk.use(source, node)
     return walk.start(node, 1, conv.weight, conv.bias)
 
 
@@ -43,7 +43,7 @@ def _linear(walk: Walk, node: fx.Node, linear: Any) -> Flow | None:
     if source is not None:
         if source.dim != len(source.shape) - 1:
             raise NotCoveredError("it acts on another dimension than the channels'")
-        walk.use(source)
+        walk.use(source, node)
     return walk.start(node, len(shape(node)) - 1, linear.weight, linear.bias)
 
 
