@@ -96,7 +96,7 @@ SETTINGS: dict[Scale, Setting] = {
     "smoke": Setting(images=64, side=8, width=2, batch=32, epochs=4, warm_up=1, rate=0.05),
     # Half a minute to a minute of one core a run. More steps on so few images only saturate the training accuracy.
     "laptop": Setting(images=4_000, side=16, width=8, batch=32, epochs=12, warm_up=6, rate=0.05),
-    # All images and six times the steps: about 16 minutes of one core a run.
+    # All images and six times the steps: about 14 minutes of one core a run.
     "desk": Setting(images=50_000, side=16, width=16, batch=64, epochs=12, warm_up=2, rate=0.05),
     # The paper's own, for an accelerator: the gate on the convolution, no clamp, no warm-up. docs/sparsity.md has
     # what still differs from the authors' scripts.
