@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from nupi.ascent.finite import NonFiniteViolationError
 from nupi.constraints import Averaged, Equality, Indexed, Inequality
-from nupi.guard import NonFiniteViolationError
 from nupi.lagrangian import Lagrangian
 from nupi.optim import PID, NuPI, UnifiedMomentum, as_nupi
 

@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from nupi import distributed
-from nupi.agreement import Seals, check_problem
-from nupi.ascent import breaks_graph, check_dual, host_may_look, take_guarded_step, take_step
-from nupi.foreign import as_taken
-from nupi.guard import Look, NonFiniteViolationError, refuse_non_finite
-from nupi.joint import Joint
+from nupi.ascent.finite import Look, NonFiniteViolationError, refuse_non_finite
+from nupi.ascent.other_optimizers import as_taken
+from nupi.ascent.step import breaks_graph, check_dual, host_may_look, take_guarded_step, take_step
+from nupi.distributed.drift import Seals, check_problem
+from nupi.distributed.seen import Here, seen_here
+from nupi.distributed.together import Joint
 from nupi.multipliers import MultiplierModule
-from nupi.seen import Here, seen_here
-from nupi.violations import Move, Violation, as_move, weighted
+from nupi.violations.base import Move, Violation, as_move, weighted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from torch.distributed import ProcessGroup
 
-    from nupi.agreement import Vow
     from nupi.constraints import Constraint
+    from nupi.distributed.drift import Vow
 
 Violations: TypeAlias = "Mapping[str, Violation]"
 

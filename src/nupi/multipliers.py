@@ -13,7 +13,7 @@ from nupi.constraints import Constraint, check_constraints
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from nupi.guard import Look
+    from nupi.ascent.finite import Look
 
 
 class MultiplierModule(nn.Module):

@@ -162,4 +162,4 @@ def test_reduce_is_checked_and_kept_by_copies(tmp_path):
 
 
 def test_a_large_group_is_large():
-    assert LARGE > nupi.joint.SMALL
+    assert LARGE > nupi.distributed.together.SMALL

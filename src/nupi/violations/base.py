@@ -6,7 +6,7 @@ from typing import NamedTuple, TypeAlias
 
 import torch
 
-from nupi import guard
+from nupi.ascent import finite as guard
 from nupi.constraints import Averaged, Indexed
 from nupi.optim.tensors import rows_like
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from test_lagrangian import assert_unchanged, problem, snapshot, some_steps
 
 import nupi
-from nupi import guard
+from nupi.ascent import finite as guard
 
 BAD = [float("nan"), float("inf"), float("-inf")]
 OPTIMIZERS = {

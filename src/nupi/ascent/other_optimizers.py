@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from nupi import guard
+from nupi.ascent import finite as guard
 from nupi.optim.base import DualOptimizer
 from nupi.optim.tensors import rows_like
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nupi.violations import Move
+    from nupi.violations.base import Move
 
 
 def as_taken(dual: torch.optim.Optimizer, moves: list[Move]) -> list[Move]:

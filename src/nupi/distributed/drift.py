@@ -8,7 +8,7 @@
 
 A rank cannot know that another has loaded a checkpoint, and must not begin to gather on its own: the others would not
 answer. So it says that something changed in the header of the message that every rank sends at every step (see
-`nupi.joint`). All ranks read the same header, and all gather or none does; what is gathered has a length that the
+`nupi.distributed.together`). All ranks read the same header, and all gather or none does; what is gathered has a length that the
 constraints fix. Then all have the same fingerprints, and all refuse or none does. At no point does a rank wait for what
 another will not send.
 """
@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from nupi.fingerprint import of_text, of_value
+from nupi.distributed.fingerprint import of_text, of_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -1,16 +1,16 @@
-"""What one rank has seen in a step, in a form that adds up over ranks (see `nupi.joint`)."""
+"""What one rank has seen in a step, in a form that adds up over ranks (see `nupi.distributed.together`)."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
 from nupi.constraints import Averaged, Indexed
-from nupi.violations import Violation, checked, checked_average, checked_rows
+from nupi.violations.base import Violation, checked, checked_average, checked_rows
 
 if TYPE_CHECKING:
     import torch
 
-    from nupi.agreement import Vow
+    from nupi.distributed.drift import Vow
 
 KINDS = ("a tensor", "Indexed", "Averaged")
 

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from nupi.agreement import Vow
 from nupi.distributed import PeerRefusedError, Reduce, world_size
-from nupi.seen import KINDS, Here, Seen
-from nupi.violations import Move, averaged, gathered
+from nupi.distributed.drift import Vow
+from nupi.distributed.seen import KINDS, Here, Seen
+from nupi.violations.base import Move, averaged, gathered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

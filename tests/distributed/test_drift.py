@@ -5,7 +5,7 @@ import torch
 from distributed import disagreements
 from distributed.test_reduce import assert_same_bits
 
-from nupi import fingerprint
+from nupi.distributed import fingerprint
 
 
 @pytest.mark.parametrize(

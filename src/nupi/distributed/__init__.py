@@ -1,7 +1,7 @@
 """Constraints in a run of many processes: how many they are, and sums over them.
 
-`Lagrangian(..., reduce="mean")` joins the violations of all ranks before it ascends (see `nupi.joint`; and
-`nupi.agreement` for how ranks are kept alike). What is here has other uses too: `total`, for violations that are no
+`Lagrangian(..., reduce="mean")` joins the violations of all ranks before it ascends (see `nupi.distributed.together`; and
+`nupi.distributed.drift` for how ranks are kept alike). What is here has other uses too: `total`, for violations that are no
 plain means.
 """
 
@@ -16,7 +16,7 @@ from nupi.constraints import Averaged, Indexed
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-    from nupi.violations import Violation
+    from nupi.violations.base import Violation
 
 Reduce: TypeAlias = Literal["mean", "sum"]
 REDUCES: tuple[Reduce, ...] = get_args(Reduce)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 from torch.optim.optimizer import _global_optimizer_pre_hooks
 
-from nupi import guard
+from nupi.ascent import finite as guard
+from nupi.ascent.other_optimizers import Unseen
 from nupi.constraints import Constraint, Inequality
-from nupi.foreign import Unseen
 from nupi.optim.base import DualOptimizer
-from nupi.violations import Move, as_sparse_gradient
+from nupi.violations.base import Move, as_sparse_gradient
 
 if TYPE_CHECKING:
-    from nupi.violations import Violation
+    from nupi.violations.base import Violation
 
 Constraints: TypeAlias = Mapping[str, Constraint]
 

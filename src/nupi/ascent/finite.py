@@ -18,7 +18,7 @@ from nupi.optim.tensors import rows_like
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nupi.violations import Move
+    from nupi.violations.base import Move
 
 _FEW = 10_000  # errors of several groups; so many are joined faster than they are summed one by one
 

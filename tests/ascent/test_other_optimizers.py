@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import nupi
-from nupi import guard
+from nupi.ascent import finite as guard
 
 DENSE = {
     "momentum": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, maximize=True),

@@ -1,0 +1,1 @@
+"""One step of a dual optimizer over the multipliers of some constraints."""
