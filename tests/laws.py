@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import io
+import math
 import pickle
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,8 @@ import oracles
 import torch
 
 import nupi
+from nupi.constraints import Bounds
+from nupi.optim.base import Work
 from nupi.rule import FORMS, INITS
 
 if TYPE_CHECKING:
@@ -29,7 +32,7 @@ class Case:
     name: str
     make: Callable[..., torch.optim.Optimizer]
     options: dict[str, Any]
-    oracle: Callable[..., list[float]]  # errors, theta_0, and lr=factors of a schedule
+    oracle: Callable[..., list[float]]  # errors, theta_0, and lr=factors of a schedule, low= and high= bounds
     sparse: bool = True
     ours: bool = True
     other: dict[str, Any] = field(default_factory=dict)  # options for a second param group
@@ -50,7 +53,7 @@ def _nupi(name, init="zero", form="velocity", **gains):
         name,
         nupi.NuPI,
         {**gains, "init": init, "form": form},
-        lambda *args, **lr: oracles.nupi(*args, init=init, form=form, **numbers, **lr),
+        lambda *args, **more: oracles.nupi(*args, init=init, form=form, **numbers, **more),
         other={"ki": 0.4, "kp": 0.05},
     )
 
@@ -61,7 +64,7 @@ def _momentum(name, **values):
         name,
         nupi.UnifiedMomentum,
         values,
-        lambda *args, **lr: oracles.momentum(*args, *constants, **lr),
+        lambda *args, **more: oracles.momentum(*args, *constants, **more),
         other={"lr": 0.4},
     )
 
@@ -69,7 +72,7 @@ def _momentum(name, **values):
 def _pid(name, **values):
     gains = {"ki": 0.1, "kp": 0.7, "kd": 0.4, "nu": 0.3, "one_sided": True, **values}
     return Case(
-        name, nupi.PID, gains, lambda *args, **lr: oracles.pid(*args, **gains, **lr), other={"kd": 0.1}
+        name, nupi.PID, gains, lambda *args, **more: oracles.pid(*args, **gains, **more), other={"kd": 0.1}
     )
 
 
@@ -148,6 +151,38 @@ def follows_its_formula(case: Case) -> None:
         torch.testing.assert_close(torch.stack(path)[:, i], expected, rtol=1e-12, atol=1e-12)
 
 
+BOUNDS = [Bounds(0.0, None), Bounds(0.0, 0.6), Bounds(None, 0.3), Bounds(0.0, 0.6, restart=True)]
+
+
+def keeps_within_bounds_by_its_formula(case: Case) -> None:
+    """Whole parameters one by one, many at once, and row by row, each against the oracle with a projection."""
+    errors = draw(11, 5, steps=25)
+    for bounds in BOUNDS:
+        low = -math.inf if bounds.lower is None else bounds.lower
+        high = math.inf if bounds.upper is None else bounds.upper
+        singles, many, rows = ([torch.zeros(5, dtype=torch.float64) for _ in range(2)] for _ in range(3))
+        optimizers = [
+            case.build(params, foreach=foreach)
+            for params, foreach in ((singles, False), (many, True), (rows, None))
+        ]
+        order = torch.tensor([3, 0, 4, 1, 2])
+        for e in errors:
+            for params, optimizer in zip((singles, many, rows), optimizers, strict=True):
+                group = optimizer.param_groups[0]
+                some = (order, e[order]) if params is rows else (None, e)
+                optimizer.apply([Work(group, param, some[1], bounds, some[0]) for param in params])
+                assert all(bool(((p >= low) & (p <= high)).all()) for p in params)
+        for left, right, third in zip(singles, many, rows, strict=True):
+            same(left, right)
+            same(left, third)
+        if bounds.restart:
+            assert not singles[0][errors[-1] < 0].any()
+            continue
+        for i in range(5):
+            expected = case.oracle([float(e[i]) for e in errors], 0.0, low=low, high=high)[-1]
+            torch.testing.assert_close(float(singles[0][i]), expected, rtol=1e-10, atol=1e-12)
+
+
 def foreach_is_single(case: Case) -> None:
     shapes, results = ((4,), (2, 3), (1,), ()), []
     for foreach in (False, True, None):
@@ -166,8 +201,6 @@ def foreach_is_single(case: Case) -> None:
 
 
 def sparse_is_dense(case: Case) -> None:
-    if not case.sparse:
-        return
     for shape in ((6,), (6, 2)):
         dense, seen = torch.ones(shape), torch.ones(shape)
         errors = draw(3, *shape, dtype=torch.float32)
@@ -178,8 +211,6 @@ def sparse_is_dense(case: Case) -> None:
 
 def each_row_has_its_own_clock(case: Case) -> None:
     """A row seen for the first time at step 3 takes its first step then, whatever its neighbours have done."""
-    if not case.sparse:
-        return
     param = torch.full((4,), 0.5, dtype=torch.float64)
     optimizer = case.build([param])
     visits = [[0], [0, 2], [2, 0, 3], [3], [0, 3], None, [1, 2], None]
@@ -193,8 +224,6 @@ def each_row_has_its_own_clock(case: Case) -> None:
 
 
 def repeated_indices_add_up(case: Case) -> None:
-    if not case.sparse:
-        return
     once, twice = torch.zeros(3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
     first, second = case.build([once]), case.build([twice])
     for value in (1.0, -0.25, 0.5):
@@ -218,8 +247,6 @@ def minimizing_mirrors_maximizing(case: Case) -> None:
 
 
 def narrow_parameters_have_wide_state(case: Case) -> None:
-    if not case.ours:
-        return
     for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
         param = torch.full((3,), 4.0, dtype=dtype)
         optimizer = case.build([param])
@@ -295,8 +322,6 @@ def schedulers_scale_the_step(case: Case) -> None:
 
 def never_looks_at_a_value(case: Case) -> None:
     """On the meta device there are no values to look at: a host sync or a branch on one raises."""
-    if not case.ours:
-        return
     optimizer = case.build([torch.zeros(4), torch.zeros(4)])
     away = [torch.zeros(4, device="meta") for _ in range(2)]
     group = optimizer.param_groups[0]
@@ -306,8 +331,6 @@ def never_looks_at_a_value(case: Case) -> None:
 
 
 def compiles_to_one_graph(case: Case) -> None:
-    if not case.ours:
-        return
     torch._dynamo.reset()
     shapes = ((4,), (2, 3))
     eager, compiled = ([torch.zeros(shape) for shape in shapes] for _ in range(2))
@@ -325,18 +348,23 @@ def compiles_to_one_graph(case: Case) -> None:
         )  # a compiler may fuse, and round once where eager rounds twice
 
 
-LAWS = [
-    follows_its_formula,
-    foreach_is_single,
-    sparse_is_dense,
-    each_row_has_its_own_clock,
-    repeated_indices_add_up,
-    minimizing_mirrors_maximizing,
-    narrow_parameters_have_wide_state,
-    checkpoints_go_on_bit_for_bit,
-    copies_go_on_alone,
-    groups_have_gains_of_their_own,
-    schedulers_scale_the_step,
-    never_looks_at_a_value,
-    compiles_to_one_graph,
-]
+def always(_: Case) -> bool:
+    return True
+
+
+LAWS: dict[Callable[[Case], None], Callable[[Case], bool]] = {  # each with the cases that it is a law for
+    follows_its_formula: always,
+    keeps_within_bounds_by_its_formula: lambda case: case.ours,
+    foreach_is_single: always,
+    sparse_is_dense: lambda case: case.sparse,
+    each_row_has_its_own_clock: lambda case: case.sparse,
+    repeated_indices_add_up: lambda case: case.sparse,
+    minimizing_mirrors_maximizing: always,
+    narrow_parameters_have_wide_state: lambda case: case.ours,
+    checkpoints_go_on_bit_for_bit: always,
+    copies_go_on_alone: always,
+    groups_have_gains_of_their_own: always,
+    schedulers_scale_the_step: always,
+    never_looks_at_a_value: lambda case: case.ours,
+    compiles_to_one_graph: lambda case: case.ours,
+}

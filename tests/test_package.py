@@ -31,3 +31,7 @@ def test_torch_is_the_only_core_dependency():
 def test_the_face_is_complete_and_typed():
     assert all(hasattr(nupi, name) for name in nupi.__all__)
     assert files("nupi").joinpath("py.typed").is_file()
+
+
+def test_the_face_shows_what_is_meant_for_users_and_nothing_else():
+    assert {name for name in dir(nupi) if not name.startswith("_")} == set(nupi.__all__)

@@ -93,7 +93,11 @@ def test_indexed_refuses_what_does_not_pair_up(values, indices, error):
         (lambda: nupi.Lagrangian({}), TypeError, "at least one name"),
         (lambda: nupi.Lagrangian({"": nupi.Equality()}), TypeError, "a string that is not empty"),
         (lambda: nupi.Lagrangian({3: nupi.Equality()}), TypeError, "a string"),
-        (lambda: nupi.Lagrangian({"a": 3}), TypeError, "constraint 'a' must be an Equality or Inequality"),
+        (
+            lambda: nupi.Lagrangian({"a": 3}),
+            TypeError,
+            "constraint 'a' must be an Equality, Inequality or Band",
+        ),
         (lambda: nupi.Lagrangian([nupi.Equality()]), TypeError, "constraints must map"),
     ],
 )

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from torch.profiler import ProfilerActivity, profile
 
 from nupi import rule
+from nupi.constraints import Bounds
 
 number = st.floats(-3, 3, width=64)
 errors = st.lists(st.floats(-2, 2), min_size=1, max_size=12)
@@ -13,20 +14,54 @@ gains = st.fixed_dictionaries({"ki": st.floats(0, 2), "kp": number, "nu": st.flo
 inits = st.sampled_from(rule.INITS)
 
 
-def trajectory(form, seen, theta0, ki, kp, nu, init):
+def trajectory(form, seen, theta0, ki, kp, nu, init, bounds=None):
     """The rule's own functions, driven as the optimizer, the solver and the sweep drive them."""
     theta = torch.full((1,), theta0, dtype=torch.float64)
     xi, integral = torch.empty_like(theta), torch.empty_like(theta) if form == "positional" else None
+    beyond = torch.zeros_like(theta)
     path = []
     for t, e in enumerate(seen):
         error = torch.full_like(theta, e)
-        weight = rule.open_(theta, xi, integral, error, kp, nu, init) if t == 0 else 1.0 - nu
-        if integral is None:
+        weight = rule.open_(theta, xi, integral, error, kp, 1.0 - nu, init) if t == 0 else 1.0 - nu
+        if integral is not None:
+            rule.positional_(theta, xi, integral, error, ki, kp, weight, bounds)
+        elif form == "velocity" or bounds is None:
             rule.velocity_(theta, xi, error, ki, kp, weight)
         else:
-            rule.positional_(theta, xi, integral, error, ki, kp, weight)
+            rule.conditional_(theta, xi, beyond, error, ki, kp, weight, bounds)
+        if bounds is not None:
+            bounds.project_(theta, error)
         path.append(theta.item())
     return path
+
+
+@given(errors, st.floats(0, 3), gains, inits, st.sampled_from(rule.FORMS), st.sampled_from([None, 0.5, 3.0]))
+def test_all_forms_follow_their_formula_at_the_bounds(seen, theta0, values, init, form, upper):
+    theta0 = min(theta0, upper or theta0)
+    high = {} if upper is None else {"high": upper}
+    expected = oracles.nupi(seen, theta0, init=init, form=form, low=0.0, **high, **values)
+    found = trajectory(form, seen, theta0, init=init, bounds=Bounds(0.0, upper), **values)
+    assert found == pytest.approx(expected, rel=1e-9, abs=1e-9)
+
+
+def held(form, kp=5.0, nu=0.0, steps=20_000):
+    """The mean multiplier of a constraint that is satisfied by three standard deviations of its noise."""
+    draw = torch.Generator().manual_seed(0)
+    seen = (-0.3 + 0.1 * torch.randn(steps, generator=draw)).tolist()
+    path = trajectory(form, seen, 0.0, 0.03, kp, nu, "bumpless", Bounds())
+    return sum(path[steps // 2 :]) / (steps // 2)
+
+
+def test_the_velocity_form_rectifies_noise_at_zero_and_the_conditional_form_does_not():
+    assert held("velocity", steps=4_000) == pytest.approx(0.97, abs=0.1)
+    assert held("conditional", steps=4_000) < 0.03
+    assert held("conditional", nu=0.9, steps=4_000) < 0.001
+
+
+def test_a_conditional_multiplier_goes_all_the_way_to_zero():
+    """A step that would cross the bound ends on it, and does not stop short of it."""
+    path = trajectory("conditional", [1.0, *[-0.7] * 9], 0.0, 0.1, 0.5, 0.0, "bumpless", Bounds())
+    assert path[-1] == 0.0
 
 
 @given(errors, number, gains, inits, st.sampled_from(rule.FORMS))
@@ -61,7 +96,7 @@ def test_broadcast_gains_are_so_many_controllers():
     seen = torch.randn(6, 2, 3, dtype=torch.float64)
     theta, xi = torch.zeros(2, 3, dtype=torch.float64), torch.zeros(2, 3, dtype=torch.float64)
     for t, e in enumerate(seen):
-        weight = rule.open_(theta, xi, None, e, kp, nu, "ema") if t == 0 else 1.0 - nu
+        weight = rule.open_(theta, xi, None, e, kp, 1.0 - nu, "ema") if t == 0 else 1.0 - nu
         rule.velocity_(theta, xi, e, ki, kp, weight)
     for i in range(2):
         for j in range(3):
@@ -69,21 +104,15 @@ def test_broadcast_gains_are_so_many_controllers():
             assert theta[i, j].item() == pytest.approx(expected, rel=1e-12)
 
 
-def test_anti_windup_frees_a_multiplier_that_has_long_been_at_zero():
-    theta, xi, integral = (torch.zeros(1) for _ in range(3))
-    for _ in range(100):  # long satisfied: the raw integral would sink to -10
-        rule.positional_(theta, xi, integral, torch.tensor([-1.0]), 0.1, 1.0, 1.0)
-        rule.project_integral_(theta, integral)
-        theta.clamp_(min=0)
-    assert integral.item() == 0
-    rule.positional_(theta, xi, integral, torch.tensor([1.0]), 0.1, 1.0, 1.0)
-    assert theta.item() == pytest.approx(1.1)
-
-
-def test_where_no_projection_bites_the_integral_is_left_alone():
-    theta, integral = torch.tensor([0.5, -0.5]), torch.tensor([-2.0, -3.0])
-    rule.project_integral_(theta, integral)
-    assert integral.tolist() == [-2.0, 0.0]
+@pytest.mark.parametrize("form", ["positional", "conditional"])
+def test_anti_windup_frees_a_multiplier_that_has_long_been_at_a_bound(form):
+    """Long satisfied, the raw integral would sink to -10; long violated, it would rise to 10 above the bound."""
+    path = trajectory(form, [*[-1.0] * 100, 1.0], 0.0, 0.1, 1.0, 0.0, "bumpless", Bounds())
+    assert path[-2] == 0.0
+    assert path[-1] >= 0.1
+    path = trajectory(form, [*[1.0] * 100, -1.0], 0.0, 0.1, 1.0, 0.0, "bumpless", Bounds(0.0, 2.0))
+    assert path[-2] == 2.0
+    assert path[-1] <= 1.9
 
 
 @pytest.mark.parametrize("form", rule.FORMS)
@@ -92,8 +121,10 @@ def test_a_step_allocates_nothing_that_grows(form):
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as log:
         if form == "velocity":
             rule.velocity_(theta, xi, e, 0.1, 1.0, 0.5)
-        else:
+        elif form == "positional":
             rule.positional_(theta, xi, integral, e, 0.1, 1.0, 0.5)
+        else:
+            rule.conditional_(theta, xi, integral, e, 0.1, 1.0, 0.5, Bounds())
     assert max(event.self_cpu_memory_usage for event in log.events()) < 1_000
 
 

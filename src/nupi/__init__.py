@@ -1,16 +1,17 @@
 """Train PyTorch models under constraints, with Lagrange multipliers that converge instead of oscillating."""
 
-from __future__ import annotations
+from __future__ import annotations as _annotations
 
-import importlib
-from typing import TYPE_CHECKING
+import importlib as _importlib
+import typing as _typing
 
-from nupi.ascent.finite import NonFiniteViolationError
-from nupi.constraints import Averaged, Equality, Indexed, Inequality
+from nupi.ascent import NonFiniteMultiplierError, NonFiniteViolationError
+from nupi.constraints import Band, Equality, Inequality
 from nupi.lagrangian import Lagrangian
 from nupi.optim import PID, NuPI, UnifiedMomentum, as_nupi
+from nupi.violations import Averaged, Indexed, Measured
 
-if TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from nupi import distributed, gates, rates, theory, tune
     from nupi.solve.minimize import minimize
     from nupi.solve.solution import Solution, Status
@@ -21,10 +22,13 @@ __version__ = "0.1.0"
 __all__ = [
     "PID",
     "Averaged",
+    "Band",
     "Equality",
     "Indexed",
     "Inequality",
     "Lagrangian",
+    "Measured",
+    "NonFiniteMultiplierError",
     "NonFiniteViolationError",
     "NuPI",
     "Solution",
@@ -52,13 +56,13 @@ _LATE = {
 
 def __getattr__(name: str) -> object:
     if name in _PARTS:
-        return importlib.import_module(f"nupi.{name}")
+        return _importlib.import_module(f"nupi.{name}")
     if name not in _LATE:
         raise AttributeError(f"module 'nupi' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_LATE[name]), name)
+    value = getattr(_importlib.import_module(_LATE[name]), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return [*__all__, *(name for name in globals() if name.startswith("__"))]

@@ -1,43 +1,145 @@
-"""What a constraint is: a group of multipliers with a sign rule, and a violation seen in whole or in part."""
+"""Kinds of constraints. Each owns its bounds, its projection, its term in the Lagrangian and what it can load.
+
+A kind says three things: the shape of its multipliers, the errors that a violation gives them, and the bounds that they
+stay within. Everything else follows from these here, once. A new kind is a subclass of `Constraint`.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from numbers import Real
 from operator import index
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeAlias
 
 import torch
+
+from nupi.rule import as_list, clamp_into_
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from nupi.rule import Tensors
+
 Size: TypeAlias = "int | Sequence[int]"
 
 
+class Bounds(NamedTuple):
+    """Where multipliers may be. Dual optimizers, `ascend`, `minimize` and `sweep` all project by this class.
+
+    Args:
+        lower: the least value, or None.
+        upper: the greatest value, or None.
+        restart: whether a multiplier goes back to `lower` where its error is negative.
+    """
+
+    lower: float | None = 0.0
+    upper: float | None = None
+    restart: bool = False
+
+    def project_(self, theta: Tensors, e: Tensors, integrators: Sequence[Tensors] = ()) -> None:
+        """Bring multipliers that were just moved back within the bounds, in place.
+
+        Args:
+            theta: the multipliers.
+            e: the errors that moved them.
+            integrators: state that stands for the past of `theta`, which a restart clears.
+        """
+        clamp_into_(theta, theta, self.lower, self.upper)
+        if self.restart:
+            for tensors in (theta, *integrators):
+                for tensor, error in zip(as_list(tensors), as_list(e), strict=True):
+                    tensor.masked_fill_(error < 0, 0.0)
+
+    def outside(self, theta: torch.Tensor) -> torch.Tensor:
+        """Which multipliers a step has taken beyond the bounds."""
+        return theta != self.clamped(theta)
+
+    def clamped(self, theta: torch.Tensor) -> torch.Tensor:
+        """The nearest values within the bounds."""
+        return theta.clamp(self.lower, self.upper)
+
+
 class Constraint:
-    """A group of constraints of one kind. Use `Equality` or `Inequality`.
+    """A group of constraints of one kind. Use `Equality`, `Inequality` or `Band`, or write a kind of your own.
 
     Args:
         size: how many constraints the group has: a number, or the shape of the tensor of violations.
-        init: where the multipliers start: a number, or a tensor of the group's shape.
+        init: where the multipliers start: a number, or a tensor of their shape.
     """
+
+    kind: ClassVar[str] = "a constraint"
+    """What a checkpoint and an error call it."""
+
+    bounds: Bounds | None = None
+    """Where its multipliers stay; None means anywhere."""
 
     _device: torch.device | None = None
 
     def __init__(self, size: Size = 1, *, init: float | torch.Tensor = 0.0) -> None:
         self.shape = _checked_shape(size)
-        self.init = _checked_init(init, self.shape)
+        self.init = _checked_init(init, self.multiplier_shape)
         # A tensor says where the multipliers are to be; a number leaves it to torch, as a module's weights are.
         self._device = init.device if isinstance(init, torch.Tensor) else None
+        if not self.init.is_meta and (problem := self.misfit(self.init)):
+            raise ValueError(f"init={init!r} {problem}")
+
+    @property
+    def multiplier_shape(self) -> torch.Size:
+        """The shape of the multipliers: that of the violations, unless a kind needs several for each."""
+        return self.shape
 
     def start(self) -> torch.Tensor:
         """A new tensor of starting multipliers, float32 or wider."""
-        return torch.empty(self.shape, dtype=self.init.dtype, device=self._device).copy_(self.init)
+        return torch.empty(self.multiplier_shape, dtype=self.init.dtype, device=self._device).copy_(self.init)
+
+    def errors(self, violation: torch.Tensor) -> torch.Tensor:
+        """What moves the multipliers: c(x) such that c(x) <= 0, or = 0, is asked for. Works on any rows of a group."""
+        return violation
+
+    def term(self, theta: torch.Tensor, e: torch.Tensor, penalty: float | None = None) -> torch.Tensor:
+        """What these multipliers and errors add to the Lagrangian, in float32 or wider even under autocast.
+
+        Without a penalty theta . e. With a penalty c, the augmented Lagrangian of Hestenes, Powell and Rockafellar:
+
+            max over lambda within the bounds of  lambda e - (lambda - theta)^2 / (2 c)
+        """
+        if penalty is not None:
+            moved = (theta + penalty * e).clamp(*self.bounds[:2]) if self.bounds else theta + penalty * e
+            return (moved * e - (moved - theta).square() / (2 * penalty)).sum()
+        if e.dim() == 1 and e.dtype == theta.dtype:
+            return torch.dot(theta, e)
+        return (theta * e).sum()
+
+    def infeasibility(self, e: torch.Tensor) -> torch.Tensor:
+        """How far each error is from what is asked for."""
+        return e.abs() if self.bounds is None else e.clamp(min=0)
+
+    def slackness(self, theta: torch.Tensor, e: torch.Tensor) -> torch.Tensor:
+        """The residual of complementary slackness: a bounded multiplier is 0, or its constraint is tight."""
+        return torch.zeros_like(e) if self.bounds is None else (theta * e).abs()
+
+    def misfit(self, theta: torch.Tensor) -> str | None:
+        """Why these values cannot be multipliers of this kind, if they cannot; a phrase with a remedy."""
+        if self.bounds is None:
+            return None
+        low, high = self.bounds.lower, self.bounds.upper
+        if low is not None and bool((theta < low).any()):
+            return (
+                f"is negative, but the multiplier of {self.kind} is >= {low:g}; start it at {low:g} or above, or "
+                "use Equality for a constraint of both signs"
+            )
+        if high is not None and bool((theta > high).any()):
+            return f"is above upper={high:g}; start the multipliers at {high:g} or below"
+        return None
 
     def __repr__(self) -> str:
         size = self.shape[0] if len(self.shape) == 1 else tuple(self.shape)
-        return f"{type(self).__name__}({size})"
+        return f"{type(self).__name__}({', '.join(map(str, (size, *self._options())))})"
+
+    def _options(self) -> list[str]:
+        """What its repr shows after the size. All ranks of a run must show the same."""
+        return []
 
 
 class Equality(Constraint):
@@ -48,9 +150,11 @@ class Equality(Constraint):
         Equality(10)
     """
 
+    kind = "an equality"
+
 
 class Inequality(Constraint):
-    """Constraints g(x) <= 0, with multipliers that are projected to >= 0.
+    """Constraints g(x) <= 0, with multipliers that are projected to [0, upper].
 
     Args:
         size: how many constraints the group has: a number, or the shape of the tensor of violations.
@@ -58,113 +162,126 @@ class Inequality(Constraint):
         restart: whether a multiplier goes back to 0 whenever its constraint is strictly satisfied (the dual
             restarts of Gallego-Posada et al., 2022). It ends overshoot at once, but needs exact violations
             and cannot hold a multiplier that should settle above 0.
+        upper: the most that a multiplier may become, or None. A constraint that cannot be met then costs `upper` per
+            unit of violation, instead of a multiplier that grows for ever.
+
+    Example:
+        >>> Inequality(3, upper=100.0)
+        Inequality(3, upper=100)
     """
 
-    def __init__(self, size: Size = 1, *, init: float | torch.Tensor = 0.0, restart: bool = False) -> None:
+    kind = "an inequality"
+
+    def __init__(
+        self,
+        size: Size = 1,
+        *,
+        init: float | torch.Tensor = 0.0,
+        restart: bool = False,
+        upper: float | None = None,
+    ) -> None:
+        self.bounds: Bounds = Bounds(0.0, _checked_positive("upper", upper), bool(restart))
         super().__init__(size, init=init)
-        if not self.init.is_meta and bool((self.init < 0).any()):
-            raise ValueError(
-                f"init={init!r} is negative, but the multiplier of an inequality is >= 0; "
-                "start it at 0 or above, or use Equality for a constraint of both signs"
-            )
-        self.restart = restart
 
-    def __repr__(self) -> str:
-        plain = super().__repr__()
-        return f"{plain[:-1]}, restart=True)" if self.restart else plain
+    @property
+    def restart(self) -> bool:
+        """Whether a multiplier goes back to 0 whenever its constraint is strictly satisfied."""
+        return self.bounds.restart
 
+    @property
+    def upper(self) -> float | None:
+        """The most that a multiplier may become."""
+        return self.bounds.upper
 
-@dataclass(frozen=True, eq=False)
-class Indexed:
-    """A violation seen for some of a group's constraints only; its cost is the batch's, never the group's.
-
-    Args:
-        values: the violations of those constraints: one each, shaped like `group[indices]`.
-        indices: which constraints they are: a 1-D integer tensor. An index that comes twice counts twice, as
-            it does in the gradient of the Lagrangian.
-
-    Example:
-        >>> Indexed(torch.tensor([0.5, -0.1]), torch.tensor([7, 2]))
-        Indexed(2 values at [7, 2])
-    """
-
-    values: torch.Tensor
-    indices: torch.Tensor
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.values, torch.Tensor) or not isinstance(self.indices, torch.Tensor):
-            raise TypeError(
-                f"Indexed takes two tensors, but values is a {type(self.values).__name__} and indices a "
-                f"{type(self.indices).__name__}; wrap them in torch.tensor"
-            )
-        if self.indices.dtype == torch.bool:
-            raise TypeError(
-                "indices is a boolean mask; pass the positions instead: mask.nonzero().squeeze(1), "
-                "with values[mask] if the values are of the whole group"
-            )
-        if self.indices.is_floating_point() or self.indices.is_complex():
-            raise TypeError(f"indices must be integers, but they are {self.indices.dtype}; use .long()")
-        if self.indices.dim() != 1 or self.values.dim() < 1 or len(self.values) != len(self.indices):
-            raise ValueError(
-                f"indices has shape {tuple(self.indices.shape)} and values {tuple(self.values.shape)}; "
-                "there must be one row of values per index"
-            )
-
-    def __repr__(self) -> str:
-        few = self.indices[:8].tolist()
-        more = ", …" if len(self.indices) > len(few) else ""
-        return f"Indexed({len(self.indices)} values at [{', '.join(map(str, few))}{more}])"
+    def _options(self) -> list[str]:
+        restart = ["restart=True"] if self.restart else []
+        return restart if self.upper is None else [*restart, f"upper={self.upper:g}"]
 
 
-@dataclass(frozen=True, eq=False)
-class Averaged:
-    """A violation that is a mean, given as its parts: sums / counts, one count a row of the group.
+class Band(Constraint):
+    """Constraints |h(x)| <= tolerance, with multipliers that return to 0 inside the band.
 
-    Parts of a batch, and ranks of a distributed run, see different numbers of things: means of their means would
-    be wrong, while sums and counts add up. A constraint whose count is 0 was not seen: it is left alone, and
-    whatever its sum holds does no harm.
+    There are two multipliers for each constraint, in a last dimension of 2: one for h(x) <= tolerance and one for
+    -h(x) <= tolerance, each >= 0. At most one of them is above 0 at a solution; their difference is the multiplier of
+    h(x). Violations are given as h(x), of the shape `size`.
 
     Args:
-        sums: what the mean is taken over, summed, with the bound already taken off each: for the rate of a group
-            to stay below 0.3, the sum of `prediction - 0.3`. Shaped like the group.
-        counts: how many things each row of the group sums over: of shape (rows,), or one number for all.
-            Weights that are no whole numbers serve too. No gradient flows into them.
+        size: how many constraints the group has: a number, or the shape of the tensor of violations.
+        tolerance: how far from 0 a violation may be, > 0.
+        init: where the multipliers start, >= 0.
 
     Example:
-        >>> Averaged(sums=torch.tensor([1.5, 0.0]), counts=torch.tensor([3, 0]))
-        Averaged(tensor([1.5000, 0.0000]) / tensor([3, 0]))
+        >>> Band(10, tolerance=0.02)
+        Band(10, tolerance=0.02)
     """
 
-    sums: torch.Tensor
-    counts: torch.Tensor
+    kind = "a band"
+    bounds: Bounds = Bounds()
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.sums, torch.Tensor) or not isinstance(self.counts, torch.Tensor):
-            raise TypeError(
-                f"Averaged takes two tensors, but sums is a {type(self.sums).__name__} and counts a "
-                f"{type(self.counts).__name__}; wrap them in torch.tensor"
-            )
-        if self.counts.dim() and self.counts.shape != self.sums.shape[:1]:
-            raise ValueError(
-                f"counts has shape {tuple(self.counts.shape)} and sums {tuple(self.sums.shape)}; "
-                "there must be one count per row of sums, or a single one for all"
-            )
+    def __init__(self, size: Size = 1, *, tolerance: float, init: float | torch.Tensor = 0.0) -> None:
+        checked = _checked_positive("tolerance", tolerance)
+        if checked is None:
+            raise TypeError("tolerance must be a positive number, but None came; use Equality for h(x) = 0")
+        self.tolerance = checked
+        super().__init__(size, init=init)
 
-    def __repr__(self) -> str:
-        return f"Averaged({self.sums.detach()} / {self.counts})"
+    @property
+    def multiplier_shape(self) -> torch.Size:
+        """Two multipliers for each constraint."""
+        return torch.Size((*self.shape, 2))
+
+    def errors(self, violation: torch.Tensor) -> torch.Tensor:
+        """How far h(x) is above the band, and how far below."""
+        return torch.stack([violation - self.tolerance, -violation - self.tolerance], dim=-1)
+
+    def _options(self) -> list[str]:
+        return [f"tolerance={self.tolerance:g}"]
 
 
 def check_constraints(constraints: Mapping[str, Constraint]) -> None:
     """Refuse what is no problem: constraints must be groups by name."""
     if not isinstance(constraints, Mapping) or not constraints:
         raise TypeError(
-            f"constraints must map at least one name to Equality or Inequality, but {constraints!r} came"
+            "constraints must map at least one name to an Equality, Inequality or Band, "
+            f"but {constraints!r} came"
         )
     for name, constraint in constraints.items():
         if not isinstance(name, str) or not name:
             raise TypeError(f"a constraint's name must be a string that is not empty, but {name!r} came")
         if not isinstance(constraint, Constraint):
-            raise TypeError(f"constraint {name!r} must be an Equality or Inequality, but {constraint!r} came")
+            raise TypeError(
+                f"constraint {name!r} must be an Equality, Inequality or Band, but {constraint!r} came"
+            )
+
+
+def checked_penalty(
+    penalty: float | Mapping[str, float] | None, constraints: Mapping[str, Constraint]
+) -> dict[str, float]:
+    """The penalty of each constraint that has one."""
+    if penalty is None:
+        return {}
+    given = penalty if isinstance(penalty, Mapping) else dict.fromkeys(constraints, penalty)
+    unknown = [name for name in given if name not in constraints]
+    if unknown:
+        known = ", ".join(map(repr, constraints))
+        raise ValueError(f"penalty names {unknown[0]!r}, which is no constraint here; they are {known}")
+    checked = {name: _checked_positive(f"penalty of {name!r}", value) for name, value in given.items()}
+    return {name: value for name, value in checked.items() if value is not None}
+
+
+def _checked_positive(name: str, value: float | None) -> float | None:
+    """A number above 0 as a plain float, or None."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name} must be a positive number, but {value!r} is a {type(value).__name__}")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not 0 < number < math.inf:
+        raise ValueError(f"{name} must be above 0 and finite, but {value!r} came")
+    return number
 
 
 def _checked_shape(size: Size) -> torch.Size:
@@ -181,13 +298,13 @@ def _checked_shape(size: Size) -> torch.Size:
 
 
 def _checked_init(init: float | torch.Tensor, shape: torch.Size) -> torch.Tensor:
-    """The start as a tensor, float32 or wider: of the group's shape, or a scalar that stands for all of it."""
+    """The start as a tensor, float32 or wider: of the multipliers' shape, or a scalar that stands for all of them."""
     try:
         # A number is looked at on the host: the device that new tensors go to may be one without numbers.
         given = init if isinstance(init, torch.Tensor) else torch.as_tensor(init, device="cpu")
         start = given.detach().clone()
         start = start.to(torch.promote_types(start.dtype, torch.float32))
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         start = torch.zeros((), dtype=torch.complex64)
     if not start.is_floating_point():
         raise TypeError(f"init must be a number or a tensor of numbers, but {init!r} came")

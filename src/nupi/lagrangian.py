@@ -3,29 +3,47 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 
 from nupi import distributed
-from nupi.ascent.finite import Look, NonFiniteViolationError, refuse_non_finite
-from nupi.ascent.other_optimizers import as_taken
-from nupi.ascent.step import breaks_graph, check_dual, host_may_look, take_guarded_step, take_step
-from nupi.distributed.drift import Seals, check_problem
-from nupi.distributed.seen import Here, seen_here
-from nupi.distributed.together import Joint
+from nupi.ascent import NonFiniteViolationError, Refusals, steps_in_graph, take_step
+from nupi.constraints import checked_penalty
 from nupi.multipliers import MultiplierModule
-from nupi.violations.base import Move, Violation, as_move, weighted
+from nupi.violations import Move, Target, Violation, as_violation
+from nupi.violations.base import Held
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch.distributed import ProcessGroup
 
     from nupi.constraints import Constraint
-    from nupi.distributed.drift import Vow
+    from nupi.distributed.drift import Drift
+    from nupi.distributed.together import Together
+    from nupi.violations.base import Reduce
 
-Violations: TypeAlias = "Mapping[str, Violation]"
+Violations: TypeAlias = "Mapping[str, torch.Tensor | Violation]"
+
+
+class Ascent(NamedTuple):
+    """What a listener hears of a step that was taken."""
+
+    dual: torch.optim.Optimizer
+    moves: Sequence[Move]  # the multipliers after the step, and the errors that moved them
+
+
+class Listener:
+    """A handle on a listener; `remove` ends it."""
+
+    def __init__(self, lagrangian: Lagrangian, callback: Callable[[Ascent], object]) -> None:
+        self._lagrangian, self.callback = lagrangian, callback
+
+    def remove(self) -> None:
+        """Call it no longer."""
+        if self in self._lagrangian._listeners:
+            self._lagrangian._listeners.remove(self)
 
 
 class Lagrangian(MultiplierModule):
@@ -37,6 +55,8 @@ class Lagrangian(MultiplierModule):
 
     Args:
         constraints: the groups of constraints by name. Any string is a name, dots included.
+        penalty: for the augmented Lagrangian: a number > 0 for all constraints, or numbers by constraint name. With
+            penalty c an equality adds theta h + c h^2 / 2, an inequality (max(0, theta + c g)^2 - theta^2) / (2 c).
         reduce: in a run of many processes, how `ascend` joins what each rank measured: the "mean" or the "sum"
             over ranks. `Averaged` violations are joined by their counts and `Indexed` ones gathered, under
             either. All ranks then hold the same multipliers to the bit, and all must call `ascend`. None takes
@@ -55,29 +75,33 @@ class Lagrangian(MultiplierModule):
         Lagrangian(norm: Inequality(1) at 0.4)
     """
 
-    reduce: distributed.Reduce | None = None
+    reduce: Reduce | None = None
     group: ProcessGroup | None = None
-    _agreed = False  # whether all ranks are known to have the same constraints
-    _seals: Seals | None = None  # by which it is known that nobody but ascend has written to what they hold
+    _drift: Drift | None = (
+        None  # made at the first step of many processes, once they have the same constraints
+    )
 
     def __init__(
         self,
         constraints: Mapping[str, Constraint],
         *,
-        reduce: distributed.Reduce | None = None,
+        penalty: float | Mapping[str, float] | None = None,
+        reduce: Reduce | None = None,
         group: ProcessGroup | None = None,
     ) -> None:
         super().__init__(constraints)
         if reduce is not None and reduce not in distributed.REDUCES:
             raise ValueError(f'reduce must be "mean", "sum" or None, but {reduce!r} came')
         self.reduce, self.group = reduce, group
+        self._penalties = checked_penalty(penalty, self.constraints)
+        self._listeners: list[Listener] = []
 
     def forward(self, loss: torch.Tensor, violations: Violations) -> torch.Tensor:
         """The Lagrangian, differentiable in whatever `loss` and `violations` came from.
 
         Args:
             loss: the objective f(x), a scalar.
-            violations: constraint name to c(x): a tensor of the group's shape, `Indexed` or `Averaged`.
+            violations: constraint name to c(x): a tensor of the group's shape, `Indexed`, `Averaged` or another kind.
 
         Under `reduce` it does not communicate: like the loss, the value is this rank's own, and what
         DistributedDataParallel and `fully_shard` make of it, the average over ranks, is the Lagrangian of the
@@ -90,46 +114,47 @@ class Lagrangian(MultiplierModule):
                 f"loss must be a scalar, but has shape {tuple(loss.shape)}; take its mean or sum"
             )
         total = loss
-        for name, multiplier, violation in self._paired(violations):
-            term = weighted(name, multiplier, violation)
-            if self.reduce is not None:
-                term = term * distributed.share(self.reduce, violation, self.group)
+        for target, violation in self._paired(violations):
+            term = violation.term(target)
+            if self.reduce is not None and violation.adds_up(self.reduce):
+                term = term * distributed.world_size(self.group)
             total = total + term
         return total
 
     def ascend(self, dual: torch.optim.Optimizer, violations: Violations) -> None:
         """Move the multipliers of these constraints by one step of `dual`, then project them.
 
-        Everything is checked before anything moves: an error leaves every multiplier and all state as it was.
+        It does all of its work or none of it: whatever raises, every multiplier and all state are as they were.
         Under `reduce` all ranks move or all raise.
 
         Args:
             dual: any torch optimizer that maximizes and holds the multipliers to be moved.
             violations: constraint name to c(x), as for the call; exact or hard measures serve as well.
         """
-        if self.reduce is not None and distributed.world_size(self.group) > 1:
-            self._ascend_together(dual, violations)
-            return
-        if torch.compiler.is_compiling() and breaks_graph(dual):
+        if torch.compiler.is_compiling() and not steps_in_graph(dual):
             torch.compiler.disable(Lagrangian.ascend)(self, dual, violations)
             return
-        if self._unheard or self._look is not None:
-            self._report(wait=False)
-        moves: list[Move] = []
-        for pair in self._paired(violations):
-            move = as_move(*pair)
-            if move is not None:
-                moves.append(move)
-        if not moves:
-            return
-        check_dual(dual, moves)
-        moves = as_taken(dual, moves)
+        if not self._refusals.silent:
+            self._raise_refused(wait=False)
+        together: Together | None = None
         with torch.set_grad_enabled(False):
-            if host_may_look(dual, moves):
-                refuse_non_finite(moves)
-                take_step(self.constraints, dual, moves)
+            if self.reduce is not None and distributed.world_size(self.group) > 1:
+                together, moves = self._join(dual, violations)
             else:
-                self._flag(moves, take_guarded_step(self.constraints, dual, moves))
+                moves = []
+                for target, violation in self._paired(violations):
+                    move = violation.error(target)
+                    if move is not None:
+                        moves.append(move)
+            if moves:
+                finite = take_step(dual, moves, together)
+                if finite is not None:
+                    self._refusals.note(self._flags(), moves, finite)
+            if together is not None and self._drift is not None:
+                self._drift.remember({name: self._multiplier(name) for name in self.constraints}, dual)
+        if self._listeners and moves:
+            for listener in list(self._listeners):
+                listener.callback(Ascent(dual, moves))
 
     def check(self) -> None:
         """Raise if a violation was refused that has not been reported yet; waits for the device.
@@ -137,82 +162,68 @@ class Lagrangian(MultiplierModule):
         An eager `ascend` on the CPU raises at once. On an accelerator, and where it is compiled, `ascend` does not
         wait, and a later eager call reports; use this before trusting the last steps, as at a checkpoint.
         """
-        self._report(wait=True)
+        self._raise_refused(wait=True)
 
-    @torch.no_grad()
-    def _ascend_together(self, dual: torch.optim.Optimizer, violations: Violations) -> None:
-        """The same step on what all ranks saw: every rank does this, whatever it has, and gets the same."""
+    def listen(self, callback: Callable[[Ascent], object]) -> Listener:
+        """Have `callback` called after every `ascend` that moved multipliers, with an `Ascent`.
+
+        The step is done by then: what a callback raises reaches the caller of `ascend`, and undoes nothing.
+        """
+        if not callable(callback):
+            raise TypeError(f"callback must be a function of an Ascent, but a {type(callback).__name__} came")
+        listener = Listener(self, callback)
+        self._listeners.append(listener)
+        return listener
+
+    def _join(self, dual: torch.optim.Optimizer, violations: Violations) -> tuple[Together, list[Move]]:
+        """The moves of what all ranks saw. Every rank comes here, whatever it has, and gets the same."""
+        # Imported here: a run of one process need not know of it.
+        from nupi.distributed.drift import Drift, check_problem
+        from nupi.distributed.together import Together
+
         assert self.reduce is not None
         if torch.compiler.is_compiling():
             raise RuntimeError(
                 "under reduce ascend talks to other processes, which cannot be compiled; compile the model and "
                 "the call of the Lagrangian, and leave ascend outside"
             )
-        multipliers = {name: self._multiplier(name) for name in self.constraints}
-        if not self._agreed:
+        held = Held(self._parameters)
+        targets = {name: self._target(name, held) for name in self.constraints}
+        if self._drift is None:
+            multipliers = {name: target.multiplier for name, target in targets.items()}
             check_problem(self.constraints, multipliers, self.reduce, self.group)
-            self._agreed = True
-        if self._seals is None:
-            self._seals = Seals()
-        seals = self._seals
-
-        def look() -> Here:
-            pairs = self._paired(violations)
-            check_dual(dual, pairs)
-            held = {id(param) for group in dual.param_groups for param in group["params"]}
-            movable = {name for name, multiplier in multipliers.items() if id(multiplier) in held}
-            seen = {pair[0]: seen_here(*pair) for pair in pairs}
-            return Here(seen, movable, seals.vow(multipliers, dual))
-
-        def settle(vows: list[Vow]) -> None:
-            seals.settle(vows, multipliers, dual, self.group)
-
-        moves = Joint(multipliers, self.reduce, self.group).join(look, settle)
-        if moves:
-            refuse_non_finite(moves)
-            take_step(self.constraints, dual, as_taken(dual, moves))
-        seals.seal(multipliers, dual)
-
-    def _flag(self, moves: Sequence[Move], finite: Sequence[torch.Tensor]) -> None:
-        """Note on the device which constraints it has refused, for a later report."""
-        position = {name: i for i, name in enumerate(self.constraints)}
-        flags = self._flags()
-        for move, fine in zip(moves, finite, strict=True):
-            flags[position[move.name]] |= ~fine
-        self._unheard = True
-
-    def _report(self, *, wait: bool) -> None:
-        """Raise what a device has refused, if it is known by now (or after waiting for it)."""
-        if torch.compiler.is_compiling() or not (self._unheard or self._look):
-            return
-        flags = self._flags()
-        if self._look is None or wait:
-            self._look, self._unheard = Look(flags), False
-        refused = self._look.result(wait=wait)
-        if refused is None:
-            return
-        self._look = None
-        if any(refused):
-            # Only what is reported is cleared: more may have been refused while this was on its way.
-            flags &= ~torch.tensor(refused, device=flags.device)
-            raise NonFiniteViolationError(
-                [n for n, bad in zip(self.constraints, refused, strict=True) if bad]
-            )
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Lagrangian:
-        """A copy with multipliers of its own and the same process group, which cannot be copied."""
-        memo[id(self.group)] = self.group
-        copied = type(self).__new__(type(self))
-        memo[id(self)] = copied
-        copied.__dict__.update(deepcopy(self.__dict__, memo))
-        return copied
-
-    def _paired(self, violations: Violations) -> list[tuple[str, torch.Tensor, Violation]]:
-        """Each violation with its name and its multipliers."""
+            self._drift = Drift()
+        given: dict[str, Violation] = {}
+        refusal: Exception | None = None
         try:
-            held = self._parameters
-            return [(name, held[name], violation) for name, violation in violations.items()]  # type: ignore[misc]
+            given = {target.name: violation.moving() for target, violation in self._paired(violations)}
+        except Exception as error:  # noqa: BLE001 - the other ranks must hear of it before it is raised
+            refusal = error
+        together = Together(targets, self.reduce, self.group)
+        return together, together.join(dual, given, refusal, self._drift)
+
+    def _raise_refused(self, *, wait: bool) -> None:
+        """Raise what a device has refused, if it is known by now (or after waiting for it)."""
+        if torch.compiler.is_compiling():
+            return
+        names = self._refusals.report(self._flags(), wait=wait)
+        if names:
+            raise NonFiniteViolationError(names)
+
+    def _target(self, name: str, held: Held) -> Target:
+        penalty = self._penalties.get(name) if self._penalties else None
+        return Target(name, self.constraints[name], self._multiplier(name), held, penalty)
+
+    def _paired(self, violations: Violations) -> list[tuple[Target, Violation]]:
+        """Each violation with the group that it is of."""
+        try:
+            held = Held(self._parameters)
+            return [
+                (self._target(name, held), as_violation(name, given)) for name, given in violations.items()
+            ]
         except AttributeError:
+            if hasattr(violations, "items"):
+                raise
             kind = type(violations).__name__
             raise TypeError(f"violations must map constraint names to tensors, but a {kind} came") from None
         except KeyError as unknown:
@@ -220,3 +231,20 @@ class Lagrangian(MultiplierModule):
             raise KeyError(
                 f"violations has {unknown}, which is no constraint here; they are {known}"
             ) from None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Lagrangian:
+        """A copy with multipliers of its own, the same process group, which cannot be copied, and no listeners."""
+        memo[id(self.group)] = self.group
+        memo[id(self._listeners)] = []
+        copied = type(self).__new__(type(self))
+        memo[id(self)] = copied
+        copied.__dict__.update(deepcopy(self.__dict__, memo))
+        return copied
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_listeners": []}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore a pickle; one of an older version gets what has been added since."""
+        added = {"_penalties": {}, "_listeners": [], "_refusals": Refusals(list(state["constraints"]))}
+        super().__setstate__({**added, **state})  # type: ignore[no-untyped-call]

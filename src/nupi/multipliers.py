@@ -1,19 +1,30 @@
-"""Multipliers as a module: made from constraints, never narrowed, loaded as a whole or not at all."""
+"""Multipliers as a module: made from constraints, never narrowed, saved by name, loaded whole or not at all."""
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
 
-from nupi.checkpoints import check_multipliers, note_kinds, taken
+from nupi.ascent import Refusals
 from nupi.constraints import Constraint, check_constraints
+from nupi.optim.checks import ANOTHER_PROBLEM
+from nupi.rule import widened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from nupi.ascent.finite import Look
+
+class MultiplierView(dict[str, torch.Tensor]):
+    """The multipliers by constraint name: live tensors in a mapping that cannot be assigned to."""
+
+    def __setitem__(self, name: str, value: object) -> None:
+        raise TypeError(
+            f"multipliers[{name!r}] = ... would not reach the multiplier; "
+            f"write into it, as in multipliers[{name!r}].fill_(0.0) or .copy_(values)"
+        )
 
 
 class MultiplierModule(nn.Module):
@@ -32,13 +43,12 @@ class MultiplierModule(nn.Module):
             # register_parameter refuses dots, and layer names have them. A multiplier's gradient is its
             # violation, which ascend hands over, so autograd need not track it.
             self._parameters[name] = nn.Parameter(constraint.start(), requires_grad=False)
-        self._look: Look | None = None
-        self._unheard = False  # whether a device may have refused something since the host last looked
+        self._refusals = Refusals(list(self.constraints))
 
     @property
-    def multipliers(self) -> dict[str, torch.Tensor]:
+    def multipliers(self) -> MultiplierView:
         """The multipliers by constraint name. They are the live tensors: clone what you want to keep."""
-        return {name: self._multiplier(name).detach() for name in self.constraints}
+        return MultiplierView({name: self._multiplier(name).detach() for name in self.constraints})
 
     def extra_repr(self) -> str:
         """One line a group: its kind, its size, where its multipliers are."""
@@ -48,8 +58,19 @@ class MultiplierModule(nn.Module):
         )
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set a plain attribute: `Module` would take one for the multiplier of a constraint of its name."""
-        object.__setattr__(self, name, value)
+        """Set an attribute; layers of a subclass are registered as in any module.
+
+        A plain attribute may have the name of a constraint, which `Module` would take for its multiplier.
+        """
+        ours = self.__dict__.get("constraints", {})
+        if isinstance(value, (nn.Module, nn.Parameter)) or name in self.__dict__.get("_modules", {}):
+            if name in ours or any(constraint.startswith(f"{name}.") for constraint in ours):
+                raise AttributeError(
+                    f"{name!r} is a constraint here, or the beginning of one's name; give the layer another name"
+                )
+            super().__setattr__(name, value)
+        else:
+            object.__setattr__(self, name, value)
 
     def _flags(self) -> torch.Tensor:
         """Which constraints have been refused on the device, one boolean each."""
@@ -69,9 +90,25 @@ class MultiplierModule(nn.Module):
         self._clear_flags()  # to_empty leaves any bits in them
         return self
 
+    def _clear_flags(self) -> None:
+        """Have the flags where the multipliers are, and down unless some went up that nobody has heard of."""
+        device = self._multiplier(next(iter(self.constraints))).device
+        if self._flags().is_meta or self._refusals.silent:
+            self._buffers["_refused"] = torch.zeros(len(self.constraints), dtype=torch.bool, device=device)
+
+    # --- saving and loading ---
+
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:  # noqa: FBT001 - torch's
+        """Write the kinds of the constraints beside the multipliers, in the metadata that torch keeps for a module.
+
+        Not among the entries: those are multipliers by name and no more. `torch.save` keeps the metadata; a copy into
+        a plain dict loses it, and is then loaded as one from before kinds were noted.
+        """
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        note_kinds(self.constraints, destination, prefix)
+        metadata = getattr(destination, "_metadata", None)
+        if metadata is not None:
+            kinds = {name: constraint.kind for name, constraint in self.constraints.items()}
+            metadata.setdefault(prefix[:-1], {})["kinds"] = kinds
 
     def load_state_dict(
         self,
@@ -106,18 +143,88 @@ class MultiplierModule(nn.Module):
         # Taken out: torch would leave it there, and the next load of the same checkpoint would assign as well.
         assign = local_metadata.pop("assign_to_params_buffers", False)
         saved = {key.removeprefix(prefix): v for key, v in state_dict.items() if key.startswith(prefix)}
-        check_multipliers(self.constraints, saved, local_metadata, whole=self._whole, within=bool(prefix))
-        for name in (name for name in self.constraints if name in saved):
-            self._parameters[name] = taken(name, self._multiplier(name), saved[name], assign=assign)
-        missing_keys += [prefix + name for name in self.constraints if name not in saved]
-        unexpected_keys += [prefix + name for name in saved if name not in self.constraints]
+        # What belongs to a layer of a subclass is that layer's to load.
+        layers = tuple(f"{name}." for name in self._modules)
+        saved = {
+            name: v for name, v in saved.items() if name in self.constraints or not name.startswith(layers)
+        }
+        own = [name for name in self._parameters if name not in self.constraints]
+        self._check_checkpoint(
+            {name: v for name, v in saved.items() if name not in own},
+            local_metadata.get("kinds", {}),
+            within=bool(prefix),
+        )
+        for name in (name for name in self._parameters if name in saved):
+            self._parameters[name] = _taken(name, self._multiplier(name), saved[name], assign=assign)
+        missing_keys += [prefix + name for name in self._parameters if name not in saved]
+        unexpected_keys += [prefix + name for name in saved if name not in self._parameters]
         self._clear_flags()
 
-    def _clear_flags(self) -> None:
-        """Have the flags where the multipliers are, and down unless some went up that nobody has heard of."""
-        device = next(iter(self.multipliers.values())).device
-        if self._flags().is_meta or not (self._unheard or self._look):
-            self._buffers["_refused"] = torch.zeros(len(self.constraints), dtype=torch.bool, device=device)
+    def _check_checkpoint(self, saved: Mapping[str, Any], kinds: Mapping[str, str], *, within: bool) -> None:
+        """Raise, naming every misfit, unless these can be the multipliers here.
+
+        Args:
+            saved: the multipliers there, by name.
+            kinds: what kinds of constraints they are of, where that was noted.
+            within: whether the Lagrangian is a part of a larger module that is being loaded.
+        """
+        problems = [
+            problem
+            for name, constraint in self.constraints.items()
+            if name in saved and (problem := _misfit(name, constraint, saved[name], kinds.get(name)))
+        ]
+        if self._whole and saved.keys() != self.constraints.keys():
+            here, there = (
+                ", ".join(map(repr, sorted(names))) or "none" for names in (self.constraints, saved)
+            )
+            problems.append(f"it has multipliers for {there}, but the constraints here are {here}")
+        if problems:
+            # Raised now, where torch would collect errors and load the rest of a larger module all the same.
+            rest = ". Of the module it is in, what was registered before it has been loaded" if within else ""
+            raise RuntimeError(
+                f"Error in loading state_dict for Lagrangian: {'; '.join(problems)}; {ANOTHER_PROBLEM}{rest}"
+            )
+
+
+def _misfit(name: str, constraint: Constraint, saved: Any, kind: str | None) -> str | None:
+    """Why a saved tensor cannot be this constraint's multipliers, if it cannot."""
+    shape = constraint.multiplier_shape
+    if not isinstance(saved, torch.Tensor) or saved.is_complex():
+        return f"{name!r} is {getattr(saved, 'dtype', type(saved).__name__)} in it, which is no tensor of real numbers"
+    if kind is not None and kind != constraint.kind:
+        return f"{name!r} is {kind} in it and {constraint.kind} here"
+    if saved.shape != shape:
+        return f"{name!r} has shape {tuple(saved.shape)} in it and {tuple(shape)} here"
+    if saved.is_meta:
+        return None  # it has a shape, and no numbers
+    if not bool(torch.isfinite(saved).all()):
+        return f"{name!r} has multipliers in it that are not finite"
+    if constraint.misfit(saved):
+        side = "negative multipliers" if bool((saved < 0).any()) else "multipliers above its upper bound"
+        return f"{name!r} has {side} in it, but is {constraint.kind} here"
+    return None
+
+
+def _taken(name: str, here: torch.Tensor, saved: torch.Tensor, *, assign: bool) -> nn.Parameter:
+    """The multiplier `here` with the numbers of a checkpoint; or, with `assign`, the checkpoint's own tensor instead.
+
+    Either is float32 or wider.
+    """
+    if assign:
+        wide = widened(saved.dtype)
+        if isinstance(saved, nn.Parameter) and saved.dtype == wide:
+            saved.requires_grad_(here.requires_grad)
+            return saved
+        return nn.Parameter(saved.detach().to(wide), requires_grad=here.requires_grad)
+    if here.is_meta and not saved.is_meta:
+        warnings.warn(
+            f"the multipliers of {name!r} are on the meta device, where nothing can be loaded into them; "
+            "use load_state_dict(..., assign=True), or to_empty first",
+            stacklevel=4,
+        )
+    with torch.no_grad():
+        here.copy_(saved)
+    return cast("nn.Parameter", here)
 
 
 def _summary(multiplier: torch.Tensor) -> str:

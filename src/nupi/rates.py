@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias, get_args
 
 import torch
 
-from nupi.constraints import Indexed
+from nupi.violations import Indexed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -6,43 +6,50 @@ The error e_t of a multiplier is its constraint violation. With gains ki and kp 
     theta_{t+1} = theta_t + ki e_t + kp (xi_t - xi_{t-1})      velocity form
     theta_{t+1} = theta_0 + ki sum(e_0 .. e_t) + kp xi_t       positional form (Algorithm 1)
 
-The two forms are one controller until a projection bites: what the velocity form has integrated *is* the
-projected multiplier, while the positional form keeps its integral apart (see `project_integral_`).
+The forms are one controller until a multiplier meets its bounds. There they differ in what they integrate:
 
-The first step. Four initial conditions are in use, and they are four controllers. Each is the ordinary
-step with a choice of two things: which xi_{-1} to start from, and the weight of e_0 in xi_0 (every later
-weight is 1 - nu). `opening` gives both.
+| form          | state besides xi | where the multiplier meets a bound                                      |
+| ------------- | ---------------- | ----------------------------------------------------------------------- |
+| `velocity`    |                  | goes on from the bound: what noise would take below it is cut off       |
+| `positional`  | `integral`       | the integral is brought back to the bound                               |
+| `conditional` | `beyond`         | remembers how far beyond the bound it would be, and integrates no further |
+
+The first step. Each initial condition is the ordinary step with a choice of two things: which xi_{-1} to start
+from, and the weight of e_0 in xi_0 (every later weight is 1 - nu). `opening` gives both.
 
 | init       | meaning             | xi_{-1} | weight | first step            | after it              |
 | ---------- | ------------------- | ------- | ------ | --------------------- | --------------------- |
+| `bumpless` | xi_{-1} = e_0       | e_0     | 1 - nu | ki e_0                | no kick               |
 | `zero`     | xi_0 = 0            | 0       | 0      | ki e_0                | a kick kp(1 - nu) e_1 |
 | `error`    | xi_0 = e_0          | 0       | 1      | (ki + kp) e_0         |                       |
 | `ema`      | xi_0 = (1 - nu) e_0 | 0       | 1 - nu | (ki + kp(1 - nu)) e_0 |                       |
-| `bumpless` | xi_{-1} = e_0       | e_0     | 1 - nu | ki e_0                | no kick               |
 
-Functions here work in place on plain tensors of one dtype, allocate nothing that grows with them (but for
-`project_integral_`, and kp weight where both are tensors), and never look at a value. A gain is a number or a
-tensor that broadcasts to `theta`.
+Every function works in place and never looks at a value. `theta`, `e` and state are one tensor, or lists of tensors
+that move alike. A gain is a number, or, with single tensors, a tensor that broadcasts to `theta`.
 """
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Literal, TypeAlias, cast, get_args
 
 import torch
 
+if TYPE_CHECKING:
+    from nupi.constraints import Bounds
+
 Gain: TypeAlias = "float | torch.Tensor"
+Tensors: TypeAlias = "torch.Tensor | list[torch.Tensor]"
 Init: TypeAlias = Literal["zero", "error", "ema", "bumpless"]
-Form: TypeAlias = Literal["velocity", "positional"]
+Form: TypeAlias = Literal["velocity", "positional", "conditional"]
 
 INITS: tuple[Init, ...] = get_args(Init)
 FORMS: tuple[Form, ...] = get_args(Form)
 
 
-def opening(init: Init, nu: Gain) -> tuple[float, Gain]:
+def opening(init: Init, weight: Gain) -> tuple[float, Gain]:
     """The initial condition, as the share of e_0 in xi_{-1} and the weight of e_0 in xi_0.
 
-    >>> opening("error", 0.9)
+    >>> opening("error", 0.1)
     (0.0, 1.0)
     """
     if init == "zero":
@@ -50,20 +57,14 @@ def opening(init: Init, nu: Gain) -> tuple[float, Gain]:
     if init == "error":
         return 0.0, 1.0
     if init == "ema":
-        return 0.0, 1.0 - nu
+        return 0.0, weight
     if init == "bumpless":
-        return 1.0, 1.0 - nu
+        return 1.0, weight
     raise ValueError(f"init={init!r} is not an initial condition of nuPI; choose one of {', '.join(INITS)}")
 
 
 def open_(
-    theta: torch.Tensor,
-    xi: torch.Tensor,
-    integral: torch.Tensor | None,
-    e: torch.Tensor,
-    kp: Gain,
-    nu: Gain,
-    init: Init,
+    theta: Tensors, xi: Tensors, integral: Tensors | None, e: Tensors, kp: Gain, weight: Gain, init: Init
 ) -> Gain:
     """Set the initial condition before the first step, and return the weight to take that step with.
 
@@ -73,127 +74,189 @@ def open_(
         integral: of the positional form, or None; becomes theta_0 - kp xi_{-1}.
         e: the first error, e_0.
         kp: the proportional gain.
-        nu: the smoothing.
+        weight: 1 - nu.
         init: one of `INITS`.
     """
-    share, weight = opening(init, nu)
+    share, first_weight = opening(init, weight)
     if share:
-        xi.copy_(e)
+        copy_(xi, e)
     else:
-        xi.zero_()
+        zero_(xi)
     if integral is not None:
-        integral.copy_(theta)
-        subtract_scaled_(integral, xi, kp)
-    return weight
+        copy_(integral, theta)
+        add_scaled_(integral, xi, -kp)
+    return first_weight
 
 
-def velocity_(
-    theta: torch.Tensor, xi: torch.Tensor, e: torch.Tensor, ki: Gain, kp: Gain, weight: Gain
-) -> None:
+def integral_(theta: Tensors, e: Tensors, ki: Gain) -> None:
+    """Gradient ascent, the rule at kp = 0: theta += ki e; there is no xi to keep."""
+    add_scaled_(theta, e, ki)
+
+
+def velocity_(theta: Tensors, xi: Tensors, e: Tensors, ki: Gain, kp: Gain, weight: Gain) -> None:
     """One step of the velocity form; `weight` is 1 - nu, or the opening's on the first step.
 
     theta += (ki + kp weight) e - kp weight xi;  xi = lerp(xi, e, weight)
     """
     damping = kp * weight
-    if not isinstance(ki, torch.Tensor) and not isinstance(damping, torch.Tensor):
-        theta.add_(e, alpha=ki + damping).add_(xi, alpha=-damping)
-    elif _as_large(ki, theta) or _as_large(damping, theta):
+    if _one_each(ki, theta) or _one_each(damping, theta):
         # The sum of the gains would be a temporary as large as theta.
         add_scaled_(theta, e, ki)
         add_scaled_(theta, e, damping)
-        subtract_scaled_(theta, xi, damping)
     else:
         add_scaled_(theta, e, ki + damping)
-        subtract_scaled_(theta, xi, damping)
-    xi.lerp_(e, weight)
+    add_scaled_(theta, xi, -damping)
+    lerp_(xi, e, weight)
 
 
 def positional_(
-    theta: torch.Tensor,
-    xi: torch.Tensor,
-    integral: torch.Tensor,
-    e: torch.Tensor,
+    theta: Tensors,
+    xi: Tensors,
+    integral: Tensors,
+    e: Tensors,
     ki: Gain,
     kp: Gain,
     weight: Gain,
+    bounds: Bounds | None = None,
 ) -> None:
     """One step of the positional form; `integral` starts at theta_0 - kp xi_{-1}.
 
     integral += ki e;  xi = lerp(xi, e, weight);  theta = integral + kp xi
+
+    Where theta leaves its bounds, the integral is brought back to them: a multiplier that has spent long at a bound
+    would have to pay back all it integrated there.
     """
     add_scaled_(integral, e, ki)
-    xi.lerp_(e, weight)
-    theta.copy_(integral)
+    lerp_(xi, e, weight)
+    copy_(theta, integral)
     add_scaled_(theta, xi, kp)
+    if bounds is not None:
+        for each, kept in zip(as_list(theta), as_list(integral), strict=True):
+            kept.copy_(torch.where(bounds.outside(each), bounds.clamped(kept), kept))
 
 
-def project_integral_(theta: torch.Tensor, integral: torch.Tensor) -> None:
-    """Anti-windup: where the projection to theta >= 0 bites, the integral may not stay negative either.
+def conditional_(
+    theta: Tensors,
+    xi: Tensors,
+    beyond: Tensors,
+    e: Tensors,
+    ki: Gain,
+    kp: Gain,
+    weight: Gain,
+    bounds: Bounds,
+) -> None:
+    """One step of the conditional form: the velocity form with conditional integration at the bounds.
 
-    Call it before `theta` is clamped. Without it a positional multiplier that has spent long at zero must
-    first pay back all it has integrated there. Elsewhere the integral is left alone, so that until a
-    projection bites both forms give the same multipliers.
+    The controller moves u = theta + beyond, which may lie outside the bounds; theta is u projected. An error that
+    drives u further out is integrated up to the bound and no further. For the lower bound l:
+
+        u = theta + beyond + ki e + kp (xi_t - xi_{t-1});  beyond = min(u - ki min(e, 0) - l, 0);  theta = max(u, l)
+
+    The upper bound is its mirror image. `theta` is left at u, for the caller to project.
     """
-    integral.copy_(torch.where(theta < 0, integral.clamp(min=0), integral))
-
-
-def integral_(theta: torch.Tensor, e: torch.Tensor, ki: Gain) -> None:
-    """Gradient ascent, the rule at kp = 0: theta += ki e; there is no xi to keep."""
-    add_scaled_(theta, e, ki)
-
-
-def velocity_foreach_(
-    theta: list[torch.Tensor],
-    xi: list[torch.Tensor],
-    e: list[torch.Tensor],
-    ki: float,
-    kp: float,
-    weight: float,
-) -> None:
-    """`velocity_` over many tensors with the same three gains, bit for bit."""
-    damping = kp * weight
-    torch._foreach_add_(theta, e, alpha=ki + damping)
-    torch._foreach_add_(theta, xi, alpha=-damping)
-    torch._foreach_lerp_(xi, e, weight)
-
-
-def positional_foreach_(
-    theta: list[torch.Tensor],
-    xi: list[torch.Tensor],
-    integral: list[torch.Tensor],
-    e: list[torch.Tensor],
-    ki: float,
-    kp: float,
-    weight: float,
-) -> None:
-    """`positional_` over many tensors with the same three gains, bit for bit."""
-    torch._foreach_add_(integral, e, alpha=ki)
-    torch._foreach_lerp_(xi, e, weight)
-    torch._foreach_copy_(theta, integral)
-    torch._foreach_add_(theta, xi, alpha=kp)
-
-
-def integral_foreach_(theta: list[torch.Tensor], e: list[torch.Tensor], ki: float) -> None:
-    """`integral_` over many tensors with the same gain, bit for bit."""
-    torch._foreach_add_(theta, e, alpha=ki)
-
-
-def add_scaled_(target: torch.Tensor, x: torch.Tensor, scale: Gain) -> None:
-    """`target += scale * x` without a temporary."""
-    if isinstance(scale, torch.Tensor):
-        target.addcmul_(x, scale)
+    add_scaled_(theta, beyond, 1.0)
+    velocity_(theta, xi, e, ki, kp, weight)
+    if bounds.lower is not None:
+        clamp_into_(beyond, e, None, 0.0)
+        add_into_(beyond, theta, -ki)
+        clamp_into_(beyond, beyond, None, bounds.lower)
+        for each in as_list(beyond) if bounds.lower else ():
+            each.sub_(bounds.lower)
     else:
-        target.add_(x, alpha=scale)
+        zero_(beyond)
+    if bounds.upper is not None:
+        for u, past, error in zip(as_list(theta), as_list(beyond), as_list(e), strict=True):
+            past.add_((u - ki * error.clamp(min=0) - bounds.upper).clamp_(min=0))
 
 
-def subtract_scaled_(target: torch.Tensor, x: torch.Tensor, scale: Gain) -> None:
-    """`target -= scale * x` without a temporary."""
-    if isinstance(scale, torch.Tensor):
-        target.addcmul_(x, scale, value=-1)
+# --- arithmetic in place, on one tensor or on a list of them, without temporaries ---
+
+
+def add_scaled_(target: Tensors, x: Tensors, scale: Gain) -> None:
+    """`target += scale * x`."""
+    if isinstance(target, list):
+        torch._foreach_add_(target, cast("list[torch.Tensor]", x), alpha=cast("float", scale))
+    elif isinstance(scale, torch.Tensor):
+        target.addcmul_(cast("torch.Tensor", x), scale)
     else:
-        target.add_(x, alpha=-scale)
+        target.add_(cast("torch.Tensor", x), alpha=scale)
 
 
-def _as_large(gain: Gain, theta: torch.Tensor) -> bool:
+def add_into_(target: Tensors, x: Tensors, scale: Gain) -> None:
+    """`target = x + scale * target`."""
+    if isinstance(target, list):
+        new = torch._foreach_add(cast("list[torch.Tensor]", x), target, alpha=cast("float", scale))
+        torch._foreach_copy_(target, new)
+    elif isinstance(scale, torch.Tensor):
+        target.mul_(scale).add_(cast("torch.Tensor", x))
+    else:
+        torch.add(cast("torch.Tensor", x), target, alpha=scale, out=target)
+
+
+def copy_(target: Tensors, x: Tensors) -> None:
+    """`target = x`."""
+    if isinstance(target, list):
+        torch._foreach_copy_(target, cast("list[torch.Tensor]", x))
+    else:
+        target.copy_(cast("torch.Tensor", x))
+
+
+def zero_(target: Tensors) -> None:
+    """`target = 0`."""
+    if isinstance(target, list):
+        torch._foreach_zero_(target)
+    else:
+        target.zero_()
+
+
+def scale_(target: Tensors, scale: Gain) -> None:
+    """`target *= scale`."""
+    if isinstance(target, list):
+        torch._foreach_mul_(target, cast("float", scale))
+    else:
+        target.mul_(scale)
+
+
+def lerp_(target: Tensors, x: Tensors, weight: Gain) -> None:
+    """`target += weight * (x - target)`."""
+    if isinstance(target, list):
+        torch._foreach_lerp_(target, cast("list[torch.Tensor]", x), cast("float", weight))
+    else:
+        target.lerp_(cast("torch.Tensor", x), weight)
+
+
+def clamp_into_(target: Tensors, x: Tensors, low: float | None, high: float | None) -> None:
+    """`target = x` within [low, high]; None leaves that side open."""
+    if not isinstance(target, list):
+        torch.clamp(cast("torch.Tensor", x), low, high, out=target)
+        return
+    if target is not x:
+        copy_(target, x)
+    if low is not None:
+        torch._foreach_clamp_min_(target, low)
+    if high is not None:
+        torch._foreach_clamp_max_(target, high)
+
+
+def rows_like(each: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """A tensor over leading dimensions, with the trailing ones of `like` added to broadcast over."""
+    return each.view(*each.shape, *(1,) * (like.dim() - each.dim()))
+
+
+def widened(dtype: torch.dtype) -> torch.dtype:
+    """The dtype that state and arithmetic have: never narrower than float32."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def as_list(tensors: Tensors) -> list[torch.Tensor]:
+    """One tensor or many, as a list."""
+    return tensors if isinstance(tensors, list) else [tensors]
+
+
+def _one_each(gain: Gain, theta: Tensors) -> bool:
     """Whether there is a gain for every multiplier, and not one for all or for a row of them."""
-    return isinstance(gain, torch.Tensor) and gain.numel() == theta.numel() > 1
+    return (
+        isinstance(gain, torch.Tensor)
+        and isinstance(theta, torch.Tensor)
+        and gain.numel() == theta.numel() > 1
+    )

@@ -7,10 +7,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from test_lagrangian import assert_unchanged, problem, snapshot, some_steps
+from problems import assert_unchanged, problem, snapshot, some_steps
 
 import nupi
-from nupi.ascent import finite as guard
+from nupi.ascent import Refusals
+from nupi.violations import base
 
 BAD = [float("nan"), float("inf"), float("-inf")]
 OPTIMIZERS = {
@@ -26,7 +27,7 @@ OPTIMIZERS = {
 @pytest.fixture
 def blind(monkeypatch):
     """Make the CPU behave as an accelerator does: the host may not look at a value."""
-    monkeypatch.setattr(guard, "free_to_look", lambda _: False)
+    monkeypatch.setattr(base, "host_may_read", lambda _: False)
 
 
 def a_problem(make):
@@ -83,7 +84,7 @@ def test_the_device_undoes_what_the_host_could_not_refuse_and_reports_later(make
 def test_good_steps_on_a_device_are_the_hosts(make, monkeypatch):
     here, dual = a_problem(make)
     some_steps(here, dual, 5)
-    monkeypatch.setattr(guard, "free_to_look", lambda _: False)
+    monkeypatch.setattr(base, "host_may_read", lambda _: False)
     there, its_dual = a_problem(make)
     some_steps(there, its_dual, 5)
     assert_unchanged(snapshot(here, dual), there, its_dual)
@@ -145,7 +146,7 @@ def test_a_mask_of_rows_seen_survives_a_refused_dense_step():
 def test_an_optimizer_without_state_is_not_looked_at_for_ever(make, monkeypatch):
     lagrangian, dual = a_problem(make)
     looks = []
-    monkeypatch.setattr("nupi.lagrangian.refuse_non_finite", looks.append)
+    monkeypatch.setattr("nupi.ascent.step._refuse_non_finite", looks.append)
     some_steps(lagrangian, dual, 5)
     assert not looks
 
@@ -164,9 +165,9 @@ def test_what_is_refused_while_a_report_is_on_its_way_is_reported_later(monkeypa
     lagrangian, dual = problem()
     some_steps(lagrangian, dual)
     lagrangian.check()
-    on_its_way, arrives = guard.Look.result, False
+    on_its_way, arrives = Refusals._arrived, False
     monkeypatch.setattr(
-        guard.Look, "result", lambda look, wait: on_its_way(look, wait=wait) if arrives else None
+        Refusals, "_arrived", lambda refusals, wait: on_its_way(refusals, wait=wait) if arrives else False
     )
     lagrangian.ascend(dual, {"small": torch.tensor(float("nan"))})
     lagrangian.ascend(dual, {"fair": torch.full((3,), float("nan"))})

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import nupi
-from nupi.ascent import finite as guard
+from nupi.violations import base
 
 DENSE = {
     "momentum": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, maximize=True),
@@ -50,7 +50,7 @@ def test_a_row_that_nothing_was_counted_for_is_left_alone_by_any_optimizer(make,
     lagrangian, dual = problem(make, shape)
     lagrangian.ascend(dual, averaged(1, 2, 4, shape=shape))
     if blind:
-        monkeypatch.setattr(guard, "free_to_look", lambda _: False)
+        monkeypatch.setattr(base, "host_may_read", lambda _: False)
     before = kept(lagrangian, dual)
     lagrangian.ascend(dual, averaged(1, 0, 2, shape=shape))
     after = kept(lagrangian, dual)

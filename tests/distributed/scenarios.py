@@ -200,7 +200,7 @@ def evaluate(model, batch, number):
 
 
 def fit(model, batches, lagrangian):
-    dual = nupi.NuPI(lagrangian.parameters(), ki=0.1, kp=0.5)
+    dual = nupi.NuPI(lagrangian.parameters(), ki=0.1, kp=0.5, init="error", form="velocity")
     primal = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
     for number, batch in batches:
         loss, violations = evaluate(model, batch, number)
@@ -244,3 +244,78 @@ def _tensors(lagrangian, dual):
     yield from lagrangian.state_dict().values()
     for slots in dual.state_dict()["state"].values():
         yield from slots.values()
+
+
+def a_hook_fails(when, make):
+    """The last rank has a hook that raises in the third step."""
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    lagrangian, dual = problem()
+    if make == "Adam":
+        dual = torch.optim.Adam(lagrangian.parameters(), 0.1, maximize=True)
+    for step in range(2):
+        lagrangian.ascend(dual, {"norm": seen_by(rank, step)["norm"]})
+    before = [value.clone() for value in _tensors(lagrangian, dual)]
+    error = None
+    if rank == last:
+        register = dual.register_step_pre_hook if when == "pre" else dual.register_step_post_hook
+        handle = register(lambda *_: 1 / 0)
+    try:
+        lagrangian.ascend(dual, {"norm": seen_by(rank, 2)["norm"]})
+    except Exception as caught:  # noqa: BLE001 - whatever it is, the test is about it
+        error = (type(caught).__name__, str(caught))
+    kept = all(torch.equal(a, b) for a, b in zip(before, _tensors(lagrangian, dual), strict=True))
+    if rank == last:
+        handle.remove()
+    lagrangian.ascend(dual, {"norm": seen_by(rank, 3)["norm"]})
+    return {"error": error, "kept": kept, "after": state(lagrangian, dual)}
+
+
+def band_problem(reduce):
+    lagrangian = nupi.Lagrangian(
+        {
+            "dense": nupi.Band(3, tolerance=0.4),
+            "rows": nupi.Band(4, tolerance=0.4),
+            "many": nupi.Band((LARGE, 2), tolerance=0.4),
+            "mean": nupi.Band(3, tolerance=0.4),
+            "capped": nupi.Inequality(2, upper=0.05),
+        },
+        reduce=reduce,
+    )
+    return lagrangian, nupi.NuPI(lagrangian.parameters(), ki=0.1, kp=1.0, nu=0.3)
+
+
+def bands_of(rank, step):
+    draw = torch.Generator().manual_seed(100 * step + rank)
+
+    def randn(*shape):
+        return torch.randn(shape, generator=draw)
+
+    return {
+        "dense": randn(3),
+        "rows": nupi.Indexed(randn(3), torch.randint(4, (3,), generator=draw)),
+        "many": nupi.Indexed(randn(3, 2), torch.randint(LARGE, (3,), generator=draw)),
+        "mean": nupi.Averaged(randn(3), torch.tensor([1.0 + rank, 2.0, 3.0])),
+        "capped": randn(2),
+    }
+
+
+def joined_bands(step, world=2):
+    """What all ranks see, as one process would give it."""
+    seen = [bands_of(rank, step) for rank in range(world)]
+    joined = {name: sum(each[name] for each in seen) / world for name in ("dense", "capped")}
+    for name in ("rows", "many"):
+        values, indices = (
+            torch.cat([getattr(each[name], part) for each in seen]) for part in ("values", "indices")
+        )
+        joined[name] = nupi.Indexed(values, indices)
+    joined["mean"] = nupi.Averaged(
+        sum(each["mean"].sums for each in seen), sum(each["mean"].counts for each in seen)
+    )
+    return joined
+
+
+def bands():
+    lagrangian, dual = band_problem("mean")
+    for step in range(STEPS):
+        lagrangian.ascend(dual, bands_of(dist.get_rank(), step))
+    return state(lagrangian, dual)

@@ -12,8 +12,8 @@ from nupi.distributed import fingerprint
     ("what", "message"),
     [
         ("gains", "different duals: 'ki' of group 0 is 0.1 on rank 0 and 0.2 on rank 1; build and load"),
-        ("class", "the dual is NuPI, number 1 .* on rank 0 and PID, number 2"),
-        ("another of the same", "the dual is NuPI, number 1 .* on rank 0 and NuPI, number 2"),
+        ("class", "the dual is NuPI on rank 0 and PID on rank 1"),
+        ("another of the same", r"different state in the dual of 'large', .*\(on rank 1, beside rank 0\)"),
         ("loaded dual", r"different state in the dual of 'large', .*\(on rank 1, beside rank 0\)"),
         (
             "loaded multipliers",

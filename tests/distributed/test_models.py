@@ -39,7 +39,7 @@ def one_process(batches, world):
     """The same problem by hand: no reduce, no ranks, each violation written for the joined batch."""
     model = scenarios.net()
     lagrangian = nupi.Lagrangian(scenarios.model_constraints()).double()
-    dual = nupi.NuPI(lagrangian.parameters(), ki=0.1, kp=0.5)
+    dual = nupi.NuPI(lagrangian.parameters(), ki=0.1, kp=0.5, init="error", form="velocity")
     primal = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
     bounded = torch.cat([torch.arange(2) + rank * 24 // world for rank in range(world)])
     for x, y, g in batches:
@@ -110,7 +110,7 @@ def test_a_total_can_be_differentiated_twice(ranks, world):
 def test_a_sharded_model_and_its_constraints_stop_and_go_on_bit_for_bit(ranks, tmp_path):
     answers = ranks.run(resumed.sharded, str(tmp_path), world=2)
     for whole, again in answers:
-        assert len(whole) == 4 + 4 + 2 + 2, "parameters, their momentum, xi and multipliers"
+        assert len(whole) == 4 + 4 + 2 + 1 + 2, "parameters, momentum, xi, beyond, multipliers"
         assert all(torch.equal(*pair) for pair in zip(whole, again, strict=True))
 
 

@@ -6,6 +6,7 @@ from distributed import scenarios
 from distributed.scenarios import LARGE, STEPS
 
 import nupi
+from nupi.distributed import together
 
 KINDS = {
     "dense": ("norm", "table", "scalar"),
@@ -162,4 +163,27 @@ def test_reduce_is_checked_and_kept_by_copies(tmp_path):
 
 
 def test_a_large_group_is_large():
-    assert LARGE > nupi.distributed.together.SMALL
+    assert LARGE > together.SMALL
+
+
+@pytest.mark.parametrize("make", ["NuPI", "Adam"])
+@pytest.mark.parametrize("when", ["pre", "post"])
+def test_a_hook_that_fails_on_one_rank_undoes_the_step_on_all(ranks, when, make):
+    *others, last = ranks.run(scenarios.a_hook_fails, when, make, world=3)
+    assert last["error"] == ("ZeroDivisionError", "division by zero")
+    for other in others:
+        assert other["error"][0] == "PeerRefusedError"
+        assert "rank 2 could not take the step" in other["error"][1]
+    assert all(answer["kept"] for answer in (*others, last))
+    assert_same_bits([answer["after"] for answer in (*others, last)])
+
+
+def test_bands_and_upper_bounds_join_as_in_one_process(ranks):
+    answers = ranks.run(scenarios.bands, world=2)
+    assert_same_bits(answers)
+    lagrangian, dual = scenarios.band_problem(None)
+    for step in range(STEPS):
+        lagrangian.ascend(dual, scenarios.joined_bands(step))
+    for name, multiplier in lagrangian.multipliers.items():
+        assert multiplier.any()
+        torch.testing.assert_close(answers[0]["multipliers"][name], multiplier, rtol=1e-5, atol=1e-6)

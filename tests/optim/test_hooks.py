@@ -12,7 +12,7 @@ import nupi
 def stepped():
     param = torch.zeros(2)
     param.grad = torch.ones(2)
-    return nupi.NuPI([param], ki=0.1, kp=1.0)
+    return nupi.NuPI([param], ki=0.1, kp=1.0, init="zero")
 
 
 def test_hooks_of_the_optimizer_are_called(stepped):

@@ -24,7 +24,7 @@ import nupi
         ({"ki": 0.1, "kp": torch.ones(4)}, r"kp has shape \(4,\), which does not broadcast.*\(3,\)"),
         ({"ki": torch.ones(2, 3)}, r"ki has shape \(2, 3\)"),
         ({"ki": 0.1, "init": "cold"}, "init must be one of zero, error, ema, bumpless, but 'cold'"),
-        ({"ki": 0.1, "form": "polar"}, "form must be one of velocity, positional, but 'polar'"),
+        ({"ki": 0.1, "form": "polar"}, "form must be one of velocity, positional, conditional, but 'polar'"),
         ({"ki": 0.1, "lr": -1.0}, "lr must lie in"),
     ],
 )

@@ -59,7 +59,7 @@ class Problem:
 
     def build(self):
         self.lagrangian = nupi.Lagrangian(self.constraints).double()
-        self.dual = nupi.NuPI(self.lagrangian.parameters(), KI, KP, NU)
+        self.dual = nupi.NuPI(self.lagrangian.parameters(), KI, KP, NU, init="zero", form="velocity")
 
     def through_a_checkpoint(self):
         file = io.BytesIO()

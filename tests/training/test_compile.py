@@ -11,7 +11,7 @@ def problem():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
     lagrangian = nupi.Lagrangian({"fair": nupi.Equality(3), "small": nupi.Inequality()})
-    return model, lagrangian, nupi.NuPI(lagrangian.parameters(), ki=0.1, kp=1.0, nu=0.2)
+    return model, lagrangian, nupi.NuPI(lagrangian.parameters(), ki=0.1, kp=1.0, nu=0.2, init="zero")
 
 
 def step(model, lagrangian, dual, x):

@@ -7,7 +7,8 @@ import nupi
 
 DUALS = {
     "integral": lambda p: nupi.NuPI(p, 0.1),
-    "velocity": lambda p: nupi.NuPI(p, 0.1, 1.0, 0.3),
+    "velocity": lambda p: nupi.NuPI(p, 0.1, 1.0, 0.3, init="zero", form="velocity"),
+    "conditional": lambda p: nupi.NuPI(p, 0.1, 1.0, 0.3),
     "positional": lambda p: nupi.NuPI(p, 0.1, 1.0, 0.3, init="error", form="positional"),
     "tensor gains": lambda p: nupi.PID(p, torch.tensor(0.1), 1.0, 0.2),
 }
@@ -52,11 +53,11 @@ def assert_same(plain, fast, names):
         assert multiplier.any()
         torch.testing.assert_close(other, multiplier)
         state, others = dual.state.get(multiplier, {}), its_dual.state.get(other, {})
-        for slot in state.keys() - {"seen"}:
+        for slot in state.keys() - {"started"}:
             torch.testing.assert_close(others[slot], state[slot])
         # A row is seen or it is not; where all are, the mask may be gone.
         every = torch.ones(multiplier.shape[:1], dtype=torch.bool)
-        assert torch.equal(others.get("seen", every), state.get("seen", every))
+        assert torch.equal(others.get("started", every), state.get("started", every))
 
 
 @pytest.mark.parametrize("make", DUALS.values(), ids=DUALS)

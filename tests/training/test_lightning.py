@@ -87,7 +87,7 @@ def test_pretrained_weights_load_beside_a_constraint_that_they_know_nothing_of(t
 
 def test_the_constraint_is_kept():
     constrained = module()
-    trainer(15).fit(constrained, loader())
+    trainer(40).fit(constrained, loader())
     x, y = example.data(4096, seed=1).tensors
     with torch.no_grad():
         rate = constrained.model(x).sigmoid().mean().item()

@@ -1,7 +1,9 @@
 """Mixed precision, accumulation and clipping do not touch the multipliers' path; nor does a step the scaler skips."""
 
 import copy
+import math
 
+import oracles
 import pytest
 import torch
 from examples import training_recipes as recipes
@@ -14,15 +16,8 @@ KI, KP, NU = 0.02, 0.5, 0.5
 
 def plain_loop(violations, project):
     """nuPI in a few plain lines, from the violations that came."""
-    theta = xi = 0.0
-    path = []
-    for t, e in enumerate(violations):
-        new = 0.0 if t == 0 else NU * xi + (1 - NU) * e
-        theta += KI * e + KP * (new - xi)
-        theta = max(theta, 0.0) if project else theta
-        xi = new
-        path.append(theta)
-    return path
+    low = 0.0 if project else -math.inf
+    return oracles.nupi(violations, 0.0, KI, KP, NU, "bumpless", "conditional", low=low)
 
 
 class Recorded(nupi.Lagrangian):

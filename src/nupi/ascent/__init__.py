@@ -1,1 +1,21 @@
-"""One step of a dual optimizer over the multipliers of some constraints."""
+"""One step of a dual optimizer over the multipliers of some constraints: all of it, or nothing.
+
+| file                  | what it has                                                                        |
+| --------------------- | ---------------------------------------------------------------------------------- |
+| `step.py`             | the step: checked, taken, projected, and undone if anything raises                 |
+| `snapshot.py`         | what a step may change, kept so that it can be put back, on the host or on a device |
+| `finite.py`           | violations and multipliers that are not finite: the errors, and what a device reports |
+| `other_optimizers.py` | what torch's own optimizers need                                                   |
+"""
+
+from nupi.ascent.finite import NonFiniteMultiplierError, NonFiniteViolationError, Refusals
+from nupi.ascent.step import check_dual, steps_in_graph, take_step
+
+__all__ = [
+    "NonFiniteMultiplierError",
+    "NonFiniteViolationError",
+    "Refusals",
+    "check_dual",
+    "steps_in_graph",
+    "take_step",
+]

@@ -1,4 +1,4 @@
-"""Optimizers of other libraries: errors in a layout that they take, and rows that a step of theirs leaves alone.
+"""What torch's own optimizers, and other libraries', need: errors in a layout that they take.
 
 An optimizer of nupi takes some rows of a group as they come. Of torch's own each has its own idea of them:
 
@@ -19,58 +19,66 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from nupi.ascent import finite as guard
-from nupi.optim.base import DualOptimizer
-from nupi.optim.tensors import rows_like
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nupi.violations.base import Move
+    from nupi.violations import Move
 
 
-def as_taken(dual: torch.optim.Optimizer, moves: list[Move]) -> list[Move]:
+def in_their_layout(dual: torch.optim.Optimizer, moves: Sequence[Move]) -> list[Move]:
     """The same moves in the layout that this optimizer takes."""
-    if isinstance(dual, DualOptimizer):
-        return moves
-    return [_as_taken(dual, move) for move in moves]
+    return [_in_layout(dual, move) for move in moves]
 
 
-def _as_taken(dual: torch.optim.Optimizer, move: Move) -> Move:
+def as_gradient(move: Move) -> torch.Tensor:
+    """The error as a gradient, sparse if only some rows have one. A copy: an optimizer may write to its gradients."""
+    if move.rows is None:
+        return move.error.clone()
+    return torch.sparse_coo_tensor(
+        move.rows.unsqueeze(0),
+        move.error.clone(),
+        move.multiplier.shape,
+        check_invariants=False,
+        is_coalesced=True,
+    )
+
+
+def explained(dual: torch.optim.Optimizer, moves: Sequence[Move], error: RuntimeError) -> RuntimeError:
+    """The error of an optimizer that takes no sparse gradients, saying whose it was and what takes one."""
+    names = [move.name for move in moves if move.rows is not None]
+    if not names or "sparse" not in str(error):
+        return error
+    return RuntimeError(
+        f"{type(dual).__name__} takes no Indexed violations, and {', '.join(map(repr, names))} came as such; "
+        "use an optimizer of nupi, or torch's SGD, Adagrad or SparseAdam"
+    )
+
+
+def make_state_dense(dual: torch.optim.Optimizer, moves: Sequence[Move]) -> None:
+    """Turn state that came sparse, as from an older checkpoint, into what takes gradients of any layout."""
+    if not _has_memory(dual):
+        return
+    for move in moves:
+        state = dual.state.get(move.multiplier, {})
+        for slot, value in state.items():
+            if isinstance(value, torch.Tensor) and value.is_sparse:
+                state[slot] = value.to_dense()
+
+
+def _in_layout(dual: torch.optim.Optimizer, move: Move) -> Move:
     if isinstance(dual, torch.optim.SparseAdam):
         if move.rows is not None or not move.error.dim():
             return move
         return move._replace(rows=torch.arange(len(move.error), device=move.error.device))
-    remembers = isinstance(dual, (torch.optim.SGD, torch.optim.Adagrad)) and any(
+    if move.rows is None or not (move.partial or _has_memory(dual)):
+        return move
+    mask = torch.zeros(len(move.multiplier), dtype=torch.bool, device=move.error.device)
+    mask[move.rows] = True
+    error = torch.zeros_like(move.multiplier).index_copy_(0, move.rows, move.error)
+    return move._replace(error=error, rows=None, mask=mask if move.partial else None)
+
+
+def _has_memory(dual: torch.optim.Optimizer) -> bool:
+    return isinstance(dual, (torch.optim.SGD, torch.optim.Adagrad)) and any(
         group.get("momentum") or group["weight_decay"] for group in dual.param_groups
     )
-    if remembers:
-        _densify(dual, move.multiplier)
-    if move.rows is None or not (move.averaged or remembers):
-        return move
-    seen = torch.zeros(len(move.multiplier), dtype=torch.bool, device=move.error.device)
-    seen[move.rows] = True
-    error = torch.zeros_like(move.multiplier).index_copy_(0, move.rows, move.error)
-    return move._replace(error=error, rows=None, seen=seen if move.averaged else None)
-
-
-def _densify(dual: torch.optim.Optimizer, multiplier: torch.Tensor) -> None:
-    """Turn state that came sparse, as from an older checkpoint, into what takes gradients of any layout."""
-    state = dual.state.get(multiplier, {})
-    for slot, value in state.items():
-        if isinstance(value, torch.Tensor) and value.is_sparse:
-            state[slot] = value.to_dense()
-
-
-class Unseen:
-    """The rows that a step must leave alone, in the multipliers and in what the optimizer keeps for them."""
-
-    def __init__(self, dual: torch.optim.Optimizer, moves: Sequence[Move]) -> None:
-        self._touched = guard.touched_by(dual, [move for move in moves if move.seen is not None])
-        self._kept = guard.keep(self._touched)
-
-    def put_back(self) -> None:
-        """Undo the step in those rows. State that the step has made is what it would be made as: their error was 0."""
-        for (tensor, _, seen), old in zip(self._touched, self._kept, strict=True):
-            if seen is not None:
-                tensor.copy_(torch.where(rows_like(seen, tensor), tensor, old))

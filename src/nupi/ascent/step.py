@@ -1,34 +1,36 @@
-"""One step of a dual optimizer over the multipliers of some constraints: checked, taken, projected."""
+"""One step of a dual optimizer over the multipliers of some constraints: checked, taken, projected, or undone."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.optim.optimizer import _global_optimizer_pre_hooks
 
-from nupi.ascent import finite as guard
-from nupi.ascent.other_optimizers import Unseen
-from nupi.constraints import Constraint, Inequality
-from nupi.optim.base import DualOptimizer
-from nupi.violations.base import Move, as_sparse_gradient
+from nupi.ascent import other_optimizers as others
+from nupi.ascent.finite import NonFiniteMultiplierError, NonFiniteViolationError, not_finite
+from nupi.ascent.snapshot import Snapshot, can_undo_on_device
+from nupi.optim.base import DualOptimizer, Work
+from nupi.violations import base
 
 if TYPE_CHECKING:
-    from nupi.violations.base import Violation
+    from collections.abc import Sequence
 
-Constraints: TypeAlias = Mapping[str, Constraint]
+    from nupi.distributed.together import Together
+    from nupi.violations import Move
+
+_FEW = 10_000  # errors of several groups; so many are joined faster than they are looked at one by one
+_SAFE = 1e10  # errors and gains up to this cannot take a float32 multiplier beyond its range in one step
 
 
 def check_dual(
-    dual: torch.optim.Optimizer,
-    moves: Sequence[Move] | Sequence[tuple[str, torch.Tensor, Violation]],
-) -> None:
-    """Refuse an optimizer that would not move these multipliers, or would move them down."""
+    dual: torch.optim.Optimizer, named: Sequence[tuple[str, torch.Tensor]]
+) -> list[dict[str, Any]]:
+    """The param group of each multiplier; refuse an optimizer that would not move it, or would move it down."""
     if not isinstance(dual, torch.optim.Optimizer):
         raise TypeError(f"dual must be a torch optimizer over the multipliers, but {dual!r} came")
     held = {id(param): group for group in dual.param_groups for param in group["params"]}
-    for name, multiplier, *_ in moves:
+    groups = []
+    for name, multiplier in named:
         group = held.get(id(multiplier))
         if group is None:
             raise ValueError(
@@ -41,126 +43,184 @@ def check_dual(
             raise ValueError(
                 f"dual would minimize over the multiplier of {name!r}, but multipliers ascend; {fix}"
             )
+        groups.append(group)
+    return groups
 
 
-def breaks_graph(dual: torch.optim.Optimizer) -> bool:
-    """Whether a compiler must leave the step to eager code.
+def steps_in_graph(dual: torch.optim.Optimizer) -> bool:
+    """Whether a compiler can have the step in its graph.
 
     The optimizers of other libraries break a graph of their own accord, take sparse gradients that it does not know,
     and begin with state that need not be 0, so that a first step which is refused could not be undone.
     """
-    return isinstance(dual, torch.optim.Optimizer) and not isinstance(dual, DualOptimizer)
+    return isinstance(dual, DualOptimizer) or not isinstance(dual, torch.optim.Optimizer)
 
 
-def host_may_look(dual: torch.optim.Optimizer, moves: Sequence[Move]) -> bool:
+def take_step(
+    dual: torch.optim.Optimizer, moves: Sequence[Move], together: Together | None = None
+) -> list[torch.Tensor] | None:
+    """Move and project multipliers, or raise and leave everything as it was. Autograd is off.
+
+    Returns None; or, where the host may not look at values, whether each error was finite, as booleans that stay on the
+    device: where one is not, the step was undone there.
+
+    Args:
+        dual: the optimizer that moves them.
+        moves: what is to move, by which errors.
+        together: in a run of many processes, the others, who move or refuse with this one.
+    """
+    groups = check_dual(dual, [(move.name, move.multiplier) for move in moves])
+    if not isinstance(dual, DualOptimizer):
+        moves = others.in_their_layout(dual, moves)
+    if together is None and not _host_may_look(dual, moves):
+        return _take_on_device(dual, groups, moves)
+    risky = _refuse_non_finite(moves)
+    risky = risky or not isinstance(dual, DualOptimizer) or dual.may_overflow(_SAFE)
+    kept = Snapshot(dual, moves)
+    failure: Exception | None = None
+    try:
+        _move(dual, groups, moves, kept)
+        if risky:
+            _refuse_overflow(dual, moves)
+    except BaseException as error:
+        kept.undo()
+        if together is None or not isinstance(error, Exception):
+            raise
+        failure = error
+    if together is not None:
+        try:
+            together.confirm(failure)
+        except BaseException:
+            kept.undo()
+            raise
+    return None
+
+
+def _move(
+    dual: torch.optim.Optimizer, groups: list[dict[str, Any]], moves: Sequence[Move], kept: Snapshot
+) -> None:
+    """Take the step and project. An optimizer of ours does both, and takes errors directly unless a hook watches."""
+    if isinstance(dual, DualOptimizer) and not dual.watched:
+        dual.apply(
+            [
+                Work(group, move.multiplier, move.error, move.bounds, move.rows)
+                for group, move in zip(groups, moves, strict=True)
+            ]
+        )
+        return
+    _step_on_gradients(dual, moves)
+    if not isinstance(dual, DualOptimizer):
+        kept.undo_masked()
+        for move in moves:
+            if move.bounds is not None:
+                # Momentum may have moved rows that have no error now: all are projected, and none is restarted.
+                error = move.error if move.rows is None else _spread(move)
+                move.bounds.project_(move.multiplier, error)
+
+
+def _step_on_gradients(dual: torch.optim.Optimizer, moves: Sequence[Move]) -> None:
+    """Hand each multiplier its error as gradient, step, and take the gradients back."""
+    held = [param for group in dual.param_groups for param in group["params"]]
+    stale = [(param, param.grad) for param in held if param.grad is not None]
+    for param, _ in stale:
+        param.grad = None
+    if isinstance(dual, DualOptimizer):
+        dual._bounds = {id(move.multiplier): move.bounds for move in moves}
+    else:
+        others.make_state_dense(dual, moves)
+    for move in moves:
+        move.multiplier.grad = others.as_gradient(move)
+    try:
+        dual.step()
+    except RuntimeError as error:
+        raise others.explained(dual, moves, error) from error
+    finally:
+        dual.__dict__.pop("_bounds", None)
+        for move in moves:
+            move.multiplier.grad = None
+        for param, gradient in stale:
+            param.grad = gradient
+
+
+def _spread(move: Move) -> torch.Tensor:
+    """An error of some rows as one of the whole group, 0 elsewhere."""
+    assert move.rows is not None
+    return torch.zeros_like(move.multiplier).index_copy_(0, move.rows, move.error)
+
+
+def _host_may_look(dual: torch.optim.Optimizer, moves: Sequence[Move]) -> bool:
     """Whether a look at the errors' values is free, or cannot be done without."""
     for move in moves:
-        if not guard.free_to_look(move.error):
+        if not base.host_may_read(move.error):
             break
     else:
         return True
     if torch.compiler.is_compiling():
         return False
-    return any(guard.irrevocable(dual, move) for move in moves)
+    return not all(can_undo_on_device(dual, move) for move in moves)
 
 
-def take_step(constraints: Constraints, dual: torch.optim.Optimizer, moves: Sequence[Move]) -> None:
-    """Hand each multiplier its violation as gradient, step, take the gradients back, and project."""
-    stale = [(p, p.grad) for group in dual.param_groups for p in group["params"] if p.grad is not None]
-    for param, _ in stale:
-        param.grad = None
-    # A hook, or another library's optimizer, may write to the gradient; the violation is the user's.
-    borrowed = isinstance(dual, DualOptimizer) and not (
-        dual._optimizer_step_pre_hooks or _global_optimizer_pre_hooks
-    )
-    compiled = torch.compiler.is_compiling()
-    partial = not compiled and any(move.seen is not None for move in moves)
-    unseen = Unseen(dual, moves) if partial else None
+def _refuse_non_finite(moves: Sequence[Move]) -> bool:
+    """Raise, naming the constraints, if any error is not finite; say whether a step on them could overflow."""
+    # One norm clears all errors at once; only a large one asks for a closer look.
+    if len(moves) == 1 and moves[0].error.dim() == 1:
+        size = torch.dot(moves[0].error, moves[0].error).item() ** 0.5
+    elif sum(move.error.numel() for move in moves) > _FEW:
+        size = max(torch.linalg.vector_norm(move.error).nan_to_num(torch.inf).item() for move in moves)
+    else:
+        size = torch.linalg.vector_norm(torch.cat([move.error.reshape(-1) for move in moves])).item()
+    if size <= _SAFE:
+        return False
+    bad = not_finite(moves, [[move.error] for move in moves])
+    if bad:
+        raise NonFiniteViolationError(bad)
+    return True
+
+
+def _refuse_overflow(dual: torch.optim.Optimizer, moves: Sequence[Move]) -> None:
+    """Raise if finite errors have made a multiplier, or what is kept for it, infinite."""
+    touched = []
     for move in moves:
-        if move.rows is not None and compiled:
-            continue
-        gradient = move.error if move.rows is None else as_sparse_gradient(move)
-        move.multiplier.grad = gradient if borrowed else gradient.clone()
-    new = [] if borrowed else [move.multiplier for move in moves if not dual.state.get(move.multiplier)]
-    try:
-        dual.step()
-        if compiled:
-            _step_rows(dual, moves)
-        elif unseen is not None:
-            unseen.put_back()
-    except RuntimeError as error:
-        _explain_sparse(dual, moves, new, error)
-        raise
-    finally:
-        for move in moves:
-            move.multiplier.grad = None
-        for param, gradient in stale:
-            param.grad = gradient
-    _project(constraints, dual, moves)
+        state = dual.state.get(move.multiplier, {})
+        values = [value for value in state.values() if isinstance(value, torch.Tensor)]
+        touched.append(
+            [move.multiplier, *(value.coalesce().values() if value.is_sparse else value for value in values)]
+        )
+    bad = not_finite(moves, touched)
+    if bad:
+        raise NonFiniteMultiplierError(bad)
+    if isinstance(dual, DualOptimizer):
+        dual.look_for_large_state(_SAFE)
 
 
-def take_guarded_step(
-    constraints: Constraints, dual: torch.optim.Optimizer, moves: Sequence[Move]
+def _take_on_device(
+    dual: torch.optim.Optimizer, groups: list[dict[str, Any]], moves: Sequence[Move]
 ) -> list[torch.Tensor]:
-    """The same step where the host may not look: taken, and undone on the device if it was not good.
-
-    Returns whether each error was finite, a boolean each that stays on the device.
-    """
+    """The same step where the host may not look: taken, and undone on the device if it was not good."""
+    kept = Snapshot(dual, moves)
     finite = [torch.isfinite(move.error).all() for move in moves]
-    good = torch.stack(finite).all()
-    touched, before = guard.touched_by(dual, moves), guard.remember(dual, moves)
-    kept = guard.keep(touched)
-    safe = [Move(m.name, m.multiplier, torch.where(good, m.error, 0.0), m.rows, m.seen) for m in moves]
-    take_step(constraints, dual, safe)
-    guard.undo(touched, kept, good)
-    guard.disown(dual, moves, before, good)
+    safe = [
+        move._replace(error=torch.where(fine, move.error, 0.0))
+        for move, fine in zip(moves, finite, strict=True)
+    ]
+    if torch.compiler.is_compiling():
+        _move(dual, groups, safe, kept)
+    else:
+        try:
+            _move(dual, groups, safe, kept)
+        except BaseException:
+            kept.undo()
+            raise
+    for i, move in enumerate(moves):
+        touched = [
+            move.multiplier,
+            *(v for v in dual.state.get(move.multiplier, {}).values() if _is_float(v)),
+        ]
+        for tensor in touched:
+            finite[i] = finite[i] & torch.isfinite(tensor).all()
+    kept.undo_unless(torch.stack(finite).all())
     return finite
 
 
-def _project(constraints: Constraints, dual: torch.optim.Optimizer, moves: Sequence[Move]) -> None:
-    """Send the inequality multipliers that moved to >= 0, and to 0 where a restart asks for it."""
-    whole: list[torch.Tensor] = []
-    for move in moves:
-        constraint = constraints[move.name]
-        if not isinstance(constraint, Inequality):
-            continue
-        reset = move.error < 0 if constraint.restart else None
-        if isinstance(dual, DualOptimizer) and (move.rows is not None or dual.has_integral(move.multiplier)):
-            dual.project_(move.multiplier, move.rows, reset)
-            continue
-        # Another library's optimizer may have moved rows that its momentum remembers: all are projected.
-        whole.append(move.multiplier)
-        if reset is not None:
-            move.multiplier.masked_fill_(_spread(reset, move), 0.0)
-    if whole:
-        torch._foreach_clamp_min_(whole, 0.0)
-
-
-def _explain_sparse(
-    dual: torch.optim.Optimizer, moves: Sequence[Move], new: Sequence[torch.Tensor], error: RuntimeError
-) -> None:
-    """If an optimizer failed over a sparse gradient, say whose it was and what takes one; drop what it began."""
-    names = [move.name for move in moves if move.rows is not None]
-    if not names or "sparse" not in str(error):
-        return
-    for multiplier in new:
-        dual.state.pop(multiplier, None)
-    raise RuntimeError(
-        f"{type(dual).__name__} takes no Indexed violations, and {', '.join(map(repr, names))} came as such; "
-        "use an optimizer of nupi, or torch's SGD, Adagrad or SparseAdam"
-    ) from error
-
-
-def _spread(seen: torch.Tensor, move: Move) -> torch.Tensor:
-    """A mask over the rows that were seen, as a mask over the whole group."""
-    if move.rows is None:
-        return seen
-    return torch.zeros_like(move.multiplier, dtype=torch.bool).index_copy_(0, move.rows, seen)
-
-
-def _step_rows(dual: torch.optim.Optimizer, moves: Sequence[Move]) -> None:
-    """The rows of a step that is compiled, which knows no sparse gradient."""
-    for move in moves:
-        if move.rows is not None:
-            assert isinstance(dual, DualOptimizer)
-            dual.step_rows(move.multiplier, move.rows, move.error)
+def _is_float(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point() and value.layout == torch.strided

@@ -1,24 +1,27 @@
 """Constraints in a run of many processes: how many they are, and sums over them.
 
-`Lagrangian(..., reduce="mean")` joins the violations of all ranks before it ascends (see `nupi.distributed.together`; and
-`nupi.distributed.drift` for how ranks are kept alike). What is here has other uses too: `total`, for violations that are no
-plain means.
+`Lagrangian(..., reduce="mean")` joins the violations of all ranks before it ascends:
+
+| file           | what it has                                                          |
+| -------------- | -------------------------------------------------------------------- |
+| `together.py`  | one step of all ranks, from what each saw to the moves they all make |
+| `header.py`    | the header of the message they send                                  |
+| `drift.py`     | finding ranks that have drifted apart                                |
+
+What is here has other uses too: `total`, for violations that are no plain means.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import torch
 
-from nupi.constraints import Averaged, Indexed
+from nupi.violations.base import Reduce
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-    from nupi.violations.base import Violation
-
-Reduce: TypeAlias = Literal["mean", "sum"]
 REDUCES: tuple[Reduce, ...] = get_args(Reduce)
 
 
@@ -73,9 +76,3 @@ class _Total(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
         grad: torch.Tensor = _Total.apply(grads[0], ctx.group)  # type: ignore[no-untyped-call]
         return grad, None
-
-
-def share(reduce: Reduce, violation: Violation, group: ProcessGroup | None) -> int:
-    """What a rank's term counts in the Lagrangian, for the average over ranks to be the joined one."""
-    adds_up = isinstance(violation, Indexed) or (reduce == "sum" and not isinstance(violation, Averaged))
-    return world_size(group) if adds_up else 1

@@ -1,4 +1,4 @@
-"""Ranks that agree: the same problem, duals of the same kind and gains, the same numbers in all of them.
+"""Ranks that have drifted apart: other constraints, another dual, other numbers in either. All refuse, and say what.
 
 | what might differ             | is looked for                                        | by                          |
 | ----------------------------- | ---------------------------------------------------- | --------------------------- |
@@ -7,15 +7,13 @@
 | multipliers, the dual's state | after anyone but `ascend` wrote to them on some rank | fingerprints, gathered      |
 
 A rank cannot know that another has loaded a checkpoint, and must not begin to gather on its own: the others would not
-answer. So it says that something changed in the header of the message that every rank sends at every step (see
-`nupi.distributed.together`). All ranks read the same header, and all gather or none does; what is gathered has a length that the
-constraints fix. Then all have the same fingerprints, and all refuse or none does. At no point does a rank wait for what
-another will not send.
+answer. So it says that something changed in the header of the message that every rank sends at every step. All ranks
+read the same header, and all gather or none does.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakKeyDictionary
 
 import torch
@@ -23,79 +21,48 @@ import torch
 from nupi.distributed.fingerprint import of_text, of_value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from torch.distributed import ProcessGroup
 
     from nupi.constraints import Constraint
 
 Multipliers: TypeAlias = "Mapping[str, torch.Tensor]"
-Mark: TypeAlias = "tuple[object, int, int]"
+Writes: TypeAlias = "list[tuple[object, int, int]]"
 
 _FEW = 4  # differences that an error tells of
-ALIKE = "build and load the same on every rank. No rank has moved"
+_REMEDY = "build and load the same on every rank. No rank has moved"
 
 
-class Vow(NamedTuple):
-    """What a rank says of itself in the header of a step."""
-
-    changed: (
-        bool  # whether anyone but ascend has written to its multipliers or its dual since they were sealed
-    )
-    options: int  # a fingerprint of its dual's class and options
-
-
-class Seals:
-    """The multipliers and duals of one Lagrangian as this rank left them when all ranks had the same."""
+class Drift:
+    """Whether anyone but `ascend` has written to the multipliers of a Lagrangian, or to a dual, on this rank."""
 
     def __init__(self) -> None:
-        self._multipliers: list[Mark] | None = None
-        self._duals: WeakKeyDictionary[torch.optim.Optimizer, tuple[int, list[Mark]]] = WeakKeyDictionary()
-        self._count = 0  # of the duals that all ranks have agreed upon so far
+        self._multipliers: Writes | None = None
+        self._duals: WeakKeyDictionary[torch.optim.Optimizer, Writes] = WeakKeyDictionary()
 
-    def vow(self, multipliers: Multipliers, dual: torch.optim.Optimizer) -> Vow:
-        """What to tell the others before this step."""
-        number, sealed = self._duals.get(dual, (self._count, None))
-        changed = not (
-            _same(self._multipliers, [_mark(m) for m in multipliers.values()])
-            and _same(sealed, _marks(multipliers, dual))
+    def changed(self, multipliers: Multipliers, dual: torch.optim.Optimizer) -> bool:
+        """Whether something was written, or a dual is new, since all ranks were last known to be alike."""
+        return not (
+            _same(self._multipliers, _writes(multipliers.values()))
+            and _same(self._duals.get(dual), _writes(_kept(multipliers, dual)))
         )
-        return Vow(changed, _of_options(dual, multipliers, number))
 
-    def settle(
-        self,
-        vows: Sequence[Vow],
-        multipliers: Multipliers,
-        dual: torch.optim.Optimizer,
-        group: ProcessGroup | None,
-    ) -> None:
-        """Go on if all ranks are alike; else raise on each of them, and say in what they differ."""
-        if len({vow.options for vow in vows}) > 1:
-            number, _ = self._duals.get(dual, (self._count, None))
-            _refuse_options(_described(dual, multipliers, number), group)
-        if any(vow.changed for vow in vows):
-            _compare(multipliers, dual, group)
-
-    def seal(self, multipliers: Multipliers, dual: torch.optim.Optimizer) -> None:
+    def remember(self, multipliers: Multipliers, dual: torch.optim.Optimizer) -> None:
         """Take what is here now, after a step that all ranks have taken, as what all ranks have."""
-        self._multipliers = [_mark(m) for m in multipliers.values()]
-        number, _ = self._duals.get(dual, (self._count, None))
-        self._count = max(self._count, number + 1)
-        self._duals[dual] = (number, _marks(multipliers, dual))
+        self._multipliers = _writes(multipliers.values())
+        self._duals[dual] = _writes(_kept(multipliers, dual))
 
-    def __deepcopy__(self, memo: dict[int, object]) -> Seals:
+    def __deepcopy__(self, memo: dict[int, object]) -> Drift:
         """A copy has tensors of its own, which nobody has compared yet."""
-        return Seals()
+        return Drift()
 
-    def __reduce__(self) -> tuple[type[Seals], tuple[()]]:
-        return Seals, ()
+    def __reduce__(self) -> tuple[type[Drift], tuple[()]]:
+        return Drift, ()
 
 
 def check_problem(
-    constraints: Mapping[str, Constraint],
-    multipliers: Multipliers,
-    reduce: str,
-    group: ProcessGroup | None,
+    constraints: Mapping[str, Constraint], multipliers: Multipliers, reduce: str, group: ProcessGroup | None
 ) -> None:
     """Raise on every rank unless all have the same constraints, and so messages of one layout."""
     problem = ", ".join(f"{name!r}: {constraint!r}" for name, constraint in constraints.items())
@@ -107,7 +74,39 @@ def check_problem(
         )
 
 
-def _compare(multipliers: Multipliers, dual: torch.optim.Optimizer, group: ProcessGroup | None) -> None:
+def described(dual: torch.optim.Optimizer, multipliers: Multipliers) -> dict[str, str]:
+    """A dual in words: its class, and by param group what it is for and its options; of tensors, no numbers."""
+    names = {id(multiplier): name for name, multiplier in multipliers.items()}
+    words = {"the dual": type(dual).__qualname__}
+    for number, group in enumerate(dual.param_groups):
+        held = [names.get(id(param), "another parameter") for param in group["params"]]
+        words[f"param group {number}"] = f"for {', '.join(held)}"
+        for option, value in group.items():
+            if isinstance(value, torch.Tensor):
+                words[f"{option!r} of group {number}"] = (
+                    f"a tensor of {value.dtype} and shape {tuple(value.shape)}"
+                )
+            elif option != "params":
+                words[f"{option!r} of group {number}"] = of_value(value)
+    return words
+
+
+def refuse_duals(here: dict[str, str], group: ProcessGroup | None) -> None:
+    """Raise on every rank, saying what the dual of each has that others have not. All ranks know that they differ."""
+    everyone: list[dict[str, str]] = [{} for _ in range(torch.distributed.get_world_size(group))]
+    torch.distributed.all_gather_object(everyone, here, group=group)
+    found = []
+    for what in dict.fromkeys(word for words in everyone for word in words):
+        ranks: dict[str, list[str]] = {}
+        for rank, words in enumerate(everyone):
+            ranks.setdefault(words.get(what, "missing"), []).append(str(rank))
+        if len(ranks) > 1:
+            sides = [f"{value} on rank {', '.join(those)}" for value, those in ranks.items()]
+            found.append(f"{what} is {' and '.join(sides)}")
+    raise ValueError(f"the ranks have different duals: {_listed(found, '; ')}; {_REMEDY}")
+
+
+def compare(multipliers: Multipliers, dual: torch.optim.Optimizer, group: ProcessGroup | None) -> None:
     """Raise on every rank unless all multipliers, state and tensors among the gains are the same to the bit."""
     here = [of_text(of_value(multiplier)) for multiplier in multipliers.values()]
     for multiplier in multipliers.values():
@@ -129,7 +128,7 @@ def _compare(multipliers: Multipliers, dual: torch.optim.Optimizer, group: Proce
     apart = [str(rank) for rank, row in enumerate(everyone) if row != everyone[0]]
     raise ValueError(
         f"the ranks have {' and '.join(what)} (on rank {', '.join(apart)}, beside rank 0), and would never agree; "
-        f"was a checkpoint loaded on some of them only? If so, {ALIKE}"
+        f"was a checkpoint loaded on some of them only? If so, {_REMEDY}"
     )
 
 
@@ -143,27 +142,12 @@ def _gathered(
     return [tuple(each.tolist()) for each in everyone]
 
 
-def _options(dual: torch.optim.Optimizer, multipliers: Multipliers) -> list[tuple[list[str], dict[str, str]]]:
-    """By param group, the constraints it is for and its options; of those that are tensors, no numbers."""
-    names = {id(multiplier): name for name, multiplier in multipliers.items()}
+def _kept(multipliers: Multipliers, dual: torch.optim.Optimizer) -> list[object]:
+    """Every object that a dual keeps for these multipliers, and its gains that are tensors."""
     return [
-        (
-            [names.get(id(param), "another parameter") for param in group["params"]],
-            {
-                option: f"a tensor of {value.dtype} and shape {tuple(value.shape)}"
-                if isinstance(value, torch.Tensor)
-                else of_value(value)
-                for option, value in group.items()
-                if option != "params"
-            },
-        )
-        for group in dual.param_groups
+        *(value for m in multipliers.values() for value in dual.state.get(m, {}).values()),
+        *_tensor_options(dual),
     ]
-
-
-def _of_options(dual: torch.optim.Optimizer, multipliers: Multipliers, number: int) -> int:
-    groups = [(names, sorted(options.items())) for names, options in _options(dual, multipliers)]
-    return of_text(f"{type(dual).__qualname__} {number} {groups}")
 
 
 def _tensor_options(dual: torch.optim.Optimizer) -> list[torch.Tensor]:
@@ -175,52 +159,27 @@ def _tensor_options(dual: torch.optim.Optimizer) -> list[torch.Tensor]:
     ]
 
 
-def _described(dual: torch.optim.Optimizer, multipliers: Multipliers, number: int) -> dict[str, str]:
-    """The same options in words, one by one."""
-    words = {"the dual": f"{type(dual).__qualname__}, number {number + 1} of those that ascend was given"}
-    for position, (names, options) in enumerate(_options(dual, multipliers)):
-        words[f"param group {position}"] = f"for {', '.join(names)}"
-        words.update({f"{option!r} of group {position}": value for option, value in options.items()})
-    return words
+def _writes(values: Iterable[object]) -> Writes:
+    """Each object, where its numbers are and how often they were written to; torch counts all but writes to `.data`."""
+    return [
+        (
+            value,
+            value.data_ptr() if value.layout == torch.strided else 0,
+            0 if value.is_inference() else value._version,
+        )
+        if isinstance(value, torch.Tensor)
+        else (value, 0, 0)
+        for value in values
+    ]
 
 
-def _refuse_options(here: dict[str, str], group: ProcessGroup | None) -> None:
-    """Raise on every rank, saying what the dual of each has that others have not. All ranks know that they differ."""
-    everyone: list[dict[str, str]] = [{} for _ in range(torch.distributed.get_world_size(group))]
-    torch.distributed.all_gather_object(everyone, here, group=group)
-    found = []
-    for what in dict.fromkeys(word for words in everyone for word in words):
-        ranks: dict[str, list[str]] = {}
-        for rank, words in enumerate(everyone):
-            ranks.setdefault(words.get(what, "missing"), []).append(str(rank))
-        if len(ranks) > 1:
-            sides = [f"{value} on rank {', '.join(those)}" for value, those in ranks.items()]
-            found.append(f"{what} is {' and '.join(sides)}")
-    raise ValueError(f"the ranks have different duals: {_listed(found, '; ')}; {ALIKE}")
+def _same(last: Writes | None, now: Writes) -> bool:
+    """Whether these are the same objects, none of them written to."""
+    if last is None or len(last) != len(now):
+        return False
+    return all(old[0] is new[0] and old[1:] == new[1:] for old, new in zip(last, now, strict=True))
 
 
 def _listed(found: Sequence[str], between: str) -> str:
     more = [f"and {len(found) - _FEW} more"] if len(found) > _FEW else []
     return between.join([*found[:_FEW], *more])
-
-
-def _marks(multipliers: Multipliers, dual: torch.optim.Optimizer) -> list[Mark]:
-    """Every object that a dual keeps for these multipliers, and how it was left."""
-    kept = [value for m in multipliers.values() for value in dual.state.get(m, {}).values()]
-    return [_mark(value) for value in (*kept, *_tensor_options(dual))]
-
-
-def _mark(value: object) -> Mark:
-    """An object, where its numbers are and how often they were written to; torch counts all but writes to `.data`."""
-    if not isinstance(value, torch.Tensor):
-        return value, 0, 0
-    # A sparse momentum has no one place where its numbers are.
-    place = value.data_ptr() if value.layout == torch.strided else 0
-    return value, place, 0 if value.is_inference() else value._version
-
-
-def _same(sealed: list[Mark] | None, now: list[Mark]) -> bool:
-    """Whether these are the same objects, none of them written to."""
-    if sealed is None or len(sealed) != len(now):
-        return False
-    return all(old[0] is new[0] and old[1:] == new[1:] for old, new in zip(sealed, now, strict=True))

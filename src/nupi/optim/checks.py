@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from nupi.rule import widened
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
@@ -34,11 +36,6 @@ DESCEND = "use maximize=False to minimize"  # advice that a solver, whose multip
 ANOTHER_PROBLEM = "it is a checkpoint of another problem, and nothing was loaded"
 
 
-def widened(dtype: torch.dtype) -> torch.dtype:
-    """State and arithmetic are never narrower than float32."""
-    return torch.promote_types(dtype, torch.float32)
-
-
 def check_parameter(param: torch.Tensor) -> None:
     """Refuse what cannot be a multiplier."""
     if not param.is_floating_point():
@@ -55,13 +52,18 @@ def checked_gain(name: str, gain: Gain, param: torch.Tensor) -> Gain:
                 f"{name} has shape {tuple(gain.shape)}, which does not broadcast to a parameter of shape "
                 f"{tuple(param.shape)}; pass a number, or one {name} per constraint"
             )
-        gain = gain.detach().to(device=param.device, dtype=widened(param.dtype))
-        finite = bool(torch.isfinite(gain).all())
+        # On an accelerator a look would stall every step after a change; a bad gain is caught by what it does there.
+        finite = gain.device.type != "cpu" or bool(torch.isfinite(gain).all())
+        if gain.requires_grad or gain.device != param.device or gain.dtype != widened(param.dtype):
+            gain = gain.detach().to(device=param.device, dtype=widened(param.dtype))
     elif isinstance(gain, bool) or not isinstance(gain, Real):
         raise TypeError(f"{name} must be a number or a tensor, but {gain!r} is a {type(gain).__name__}")
     else:
         # A plain float, whatever came: torch.load(weights_only=True) knows no numpy numbers.
-        gain = float(gain)
+        try:
+            gain = float(gain)
+        except OverflowError:
+            gain = math.inf
         finite = math.isfinite(gain)
     if not finite:
         raise ValueError(f"{name} must be finite, but {gain!r} came")
@@ -70,10 +72,13 @@ def checked_gain(name: str, gain: Gain, param: torch.Tensor) -> Gain:
 
 def check_range(name: str, gain: Gain, low: float, high: float, *, closed: bool, fix: str) -> None:
     """Refuse a gain outside (low, high), or outside [low, high) if `closed`, and say how to mend it."""
-    # In double precision: a large number must not become infinite by being looked at.
-    values = torch.as_tensor(gain, dtype=torch.float64)
-    inside = ((values >= low) if closed else (values > low)) & (values < high)
-    if not bool(inside.all()):
+    if isinstance(gain, torch.Tensor):
+        if gain.device.type != "cpu":
+            return
+        inside = bool((((gain >= low) if closed else (gain > low)) & (gain < high)).all())
+    else:
+        inside = (low <= gain if closed else low < gain) and gain < high
+    if not inside:
         interval = f"{'[' if closed else '('}{low:g}, {high:g})"
         raise ValueError(f"{name} must lie in {interval}, but {gain!r} came; {fix}")
 
@@ -131,11 +136,11 @@ def check_checkpoint(
     saved_ids = [saved_id for group in saved_groups for saved_id in group["params"]]
     for position, (saved_id, param) in enumerate(zip(saved_ids, params, strict=True)):
         for slot, value in state_dict["state"].get(saved_id, {}).items():
-            if slot not in (*slots, "seen"):
+            if slot not in (*slots, "started"):
                 raise ValueError(
                     f"state_dict holds {slot!r}: it is of another optimizer, and nothing was loaded"
                 )
-            expected = param.shape[: value.dim()] if slot == "seen" else param.shape
+            expected = param.shape[: value.dim()] if slot == "started" else param.shape
             if value.shape != expected:
                 raise ValueError(
                     f"state_dict holds {slot!r} of shape {tuple(value.shape)} for parameter {position}, "

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypedDict, cast
+from typing import TYPE_CHECKING, Any, TypedDict
 
-import torch
-
-from nupi.optim.base import DualOptimizer, Gains, State
+from nupi.optim.base import DualOptimizer, Gains, Options, State
 from nupi.optim.checks import check_smoothing, check_step_size
-from nupi.rule import Gain, add_scaled_, subtract_scaled_
+from nupi.rule import Gain, Tensors, add_scaled_, scale_
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from nupi.constraints import Bounds
 
 
 class NuPIGains(TypedDict):
@@ -76,52 +76,39 @@ class UnifiedMomentum(DualOptimizer):
         check_step_size("lr", group["lr"])
         check_smoothing("beta", group["beta"])
 
-    def _gains(self, group: dict[str, Any]) -> Gains:
-        return {"alpha": group["lr"], "beta": group["beta"], "gamma": group["gamma"]}
+    @staticmethod
+    def gains(options: Options) -> Gains:
+        """The step size and the two constants of the momentum."""
+        return {name: options[name] for name in ("lr", "beta", "gamma")}
 
-    def _slots(self, group: dict[str, Any]) -> tuple[str, ...]:
-        return () if isinstance(group["beta"], (int, float)) and group["beta"] == 0 else ("phi",)
+    @staticmethod
+    def slots(options: Options, bounds: Bounds | None) -> tuple[str, ...]:  # noqa: ARG004
+        """The momentum."""
+        return ("phi",)
 
-    def _advance(
-        self,
-        group: dict[str, Any],  # noqa: ARG002
-        theta: torch.Tensor,
+    @staticmethod
+    def idle(options: Options) -> bool:
+        """At beta = 0 it is gradient ascent, which keeps nothing."""
+        return isinstance(options["beta"], (int, float)) and options["beta"] == 0
+
+    @staticmethod
+    def update(
+        theta: Tensors,
         state: State,
-        e: torch.Tensor,
+        e: Tensors,
         gains: Gains,
+        options: Options,  # noqa: ARG004
+        bounds: Bounds | None,  # noqa: ARG004
         *,
-        fresh: bool,  # noqa: ARG002 - phi_0 = 0 needs no first step of its own
+        first: bool,  # noqa: ARG004 - phi_0 = 0 needs no first step of its own
     ) -> None:
-        if state:
-            unified_momentum_(theta, state["phi"], e, gains["alpha"], gains["beta"], gains["gamma"])
-        else:
-            add_scaled_(theta, e, gains["alpha"])
-
-    def _advance_foreach(
-        self,
-        group: dict[str, Any],
-        thetas: list[torch.Tensor],
-        states: list[State],
-        errors: list[torch.Tensor],
-        gains: Gains,
-    ) -> None:
-        alpha, beta, gamma = (cast("float", gains[name]) for name in ("alpha", "beta", "gamma"))
-        if not self._slots(group):
-            torch._foreach_add_(thetas, errors, alpha=alpha)
+        """Theta -= beta gamma phi;  phi = beta phi + alpha e;  theta += (1 + beta gamma) phi."""
+        alpha, beta, gamma = gains["lr"], gains["beta"], gains["gamma"]
+        if not state:
+            add_scaled_(theta, e, alpha)
             return
-        phis = [state["phi"] for state in states]
-        torch._foreach_add_(thetas, phis, alpha=-beta * gamma)
-        torch._foreach_mul_(phis, beta)
-        torch._foreach_add_(phis, errors, alpha=alpha)
-        torch._foreach_add_(thetas, phis, alpha=1.0 + beta * gamma)
-
-
-def unified_momentum_(
-    theta: torch.Tensor, phi: torch.Tensor, e: torch.Tensor, alpha: Gain, beta: Gain, gamma: Gain
-) -> None:
-    """One step of UnifiedMomentum, in place; the gains are numbers or broadcast to `theta`."""
-    overshoot = beta * gamma
-    subtract_scaled_(theta, phi, overshoot)
-    phi.mul_(beta)
-    add_scaled_(phi, e, alpha)
-    add_scaled_(theta, phi, 1.0 + overshoot)
+        phi, overshoot = state["phi"], beta * gamma
+        add_scaled_(theta, phi, -overshoot)
+        scale_(phi, beta)
+        add_scaled_(phi, e, alpha)
+        add_scaled_(theta, phi, 1.0 + overshoot)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from nupi import rule
-from nupi.optim.base import DualOptimizer, Gains, State
+from nupi.optim.base import DualOptimizer, Gains, Options, State
 from nupi.optim.checks import check_smoothing, check_step_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     import torch
+
+    from nupi.constraints import Bounds
 
 
 class NuPI(DualOptimizer):
@@ -32,11 +34,12 @@ class NuPI(DualOptimizer):
         kp: the proportional gain, of either sign. Where it is the number 0 no state is kept.
         nu: the smoothing of the proportional term, in (-1, 1).
         lr: scales both gains; it is there for `torch.optim.lr_scheduler`.
-        init: the initial condition; the four of them are four controllers (see `nupi.rule`).
-            "zero" is the paper's, "ema" the one that realises momentum, "bumpless" the gentlest.
-        form: "velocity" integrates the projected multiplier. "positional" is Algorithm 1, with its integral
-            kept from winding up where the multiplier is projected to zero. The two differ only for
-            inequality constraints; see docs/choosing.md for when to take which.
+        init: the initial condition. "bumpless" is the paper's in its experiments: the first step is gradient
+            ascent's, and nothing jumps after it. "zero", "error" and "ema" are there to compare with, and "ema" for
+            momentum as a special case; see `nupi.rule` for all four.
+        form: what happens at the bounds of an inequality's multiplier. "conditional" stops integrating there, so
+            that noise around a satisfied constraint does not hold its multiplier up. "velocity" integrates the
+            projected multiplier; "positional" is Algorithm 1. For equalities the three are the same.
         maximize: multipliers ascend. False turns the controller into a minimizer.
         foreach: use the kernels that move many tensors in one call; by default, wherever they serve.
 
@@ -53,7 +56,9 @@ class NuPI(DualOptimizer):
     """
 
     gain_names = ("lr", "ki", "kp", "nu")
-    slot_names = ("xi", "integral")
+    slot_names = ("xi", "integral", "beyond")
+    integrators = ("integral", "beyond")
+    late_slots = ("beyond",)
 
     def __init__(
         self,
@@ -63,8 +68,8 @@ class NuPI(DualOptimizer):
         nu: rule.Gain = 0.0,
         *,
         lr: float | torch.Tensor = 1.0,
-        init: rule.Init = "zero",
-        form: rule.Form = "velocity",
+        init: rule.Init = "bumpless",
+        form: rule.Form = "conditional",
         maximize: bool = True,
         foreach: bool | None = None,
     ) -> None:
@@ -81,55 +86,48 @@ class NuPI(DualOptimizer):
         check_smoothing("nu", group["nu"])
         check_step_size("lr", group["lr"])
 
-    def _gains(self, group: dict[str, Any]) -> Gains:
-        lr, ki, kp = group["lr"], group["ki"], group["kp"]
+    @staticmethod
+    def gains(options: Options) -> Gains:
+        """The integral and proportional gains, and the weight of a new error in xi."""
+        lr, ki, kp = options["lr"], options["ki"], options["kp"]
         if type(lr) is not float or lr != 1.0:
             ki, kp = lr * ki, lr * kp
-        return {"ki": ki, "kp": kp, "nu": group["nu"]}
+        return {"ki": ki, "kp": kp, "weight": 1.0 - options["nu"]}
 
-    def _slots(self, group: dict[str, Any]) -> tuple[str, ...]:
-        if isinstance(group["kp"], (int, float)) and group["kp"] == 0:
-            return ()
-        return ("xi",) if group["form"] == "velocity" else ("xi", "integral")
+    @staticmethod
+    def slots(options: Options, bounds: Bounds | None) -> tuple[str, ...]:
+        """The smoothed error, and what the form keeps of the integral."""
+        if options["form"] == "positional":
+            return ("xi", "integral")
+        return ("xi",) if bounds is None or options["form"] == "velocity" else ("xi", "beyond")
 
-    def _advance(
-        self,
-        group: dict[str, Any],
-        theta: torch.Tensor,
+    @staticmethod
+    def idle(options: Options) -> bool:
+        """At kp = 0 the rule is gradient ascent, which keeps nothing."""
+        return isinstance(options["kp"], (int, float)) and options["kp"] == 0
+
+    @staticmethod
+    def update(
+        theta: rule.Tensors,
         state: State,
-        e: torch.Tensor,
+        e: rule.Tensors,
         gains: Gains,
+        options: Options,
+        bounds: Bounds | None,
         *,
-        fresh: bool,
+        first: bool,
     ) -> None:
-        ki, kp, nu = gains["ki"], gains["kp"], gains["nu"]
+        """One step of the form that `options` asks for."""
+        ki, kp, weight = gains["ki"], gains["kp"], gains["weight"]
         if not state:
             rule.integral_(theta, e, ki)
             return
-        xi, integral = state["xi"], state.get("integral")
-        weight = 1.0 - nu
-        if fresh:
-            weight = rule.open_(theta, xi, integral, e, kp, nu, group["init"])
-        if integral is None:
+        xi, form = state["xi"], options["form"]
+        if first:
+            weight = rule.open_(theta, xi, state.get("integral"), e, kp, weight, options["init"])
+        if form == "positional":
+            rule.positional_(theta, xi, state["integral"], e, ki, kp, weight, bounds)
+        elif form == "conditional" and bounds is not None:
+            rule.conditional_(theta, xi, state["beyond"], e, ki, kp, weight, bounds)
+        else:
             rule.velocity_(theta, xi, e, ki, kp, weight)
-        else:
-            rule.positional_(theta, xi, integral, e, ki, kp, weight)
-
-    def _advance_foreach(
-        self,
-        group: dict[str, Any],
-        thetas: list[torch.Tensor],
-        states: list[State],
-        errors: list[torch.Tensor],
-        gains: Gains,
-    ) -> None:
-        ki, kp, nu = (cast("float", gains[name]) for name in ("ki", "kp", "nu"))
-        slots = self._slots(group)
-        xis = [state["xi"] for state in states] if slots else []
-        if not slots:
-            rule.integral_foreach_(thetas, errors, ki)
-        elif group["form"] == "velocity":
-            rule.velocity_foreach_(thetas, xis, errors, ki, kp, 1.0 - nu)
-        else:
-            integrals = [state["integral"] for state in states]
-            rule.positional_foreach_(thetas, xis, integrals, errors, ki, kp, 1.0 - nu)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from nupi.optim.base import DualOptimizer, Gains, State
+from nupi.optim.base import DualOptimizer, Gains, Options, State
 from nupi.optim.checks import check_smoothing, check_step_size
-from nupi.rule import Gain, add_scaled_
+from nupi.rule import Gain, Tensors, add_scaled_, clamp_into_, copy_, lerp_, scale_
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    import torch
+
+    from nupi.constraints import Bounds
 
 
 class PID(DualOptimizer):
@@ -40,6 +42,7 @@ class PID(DualOptimizer):
 
     gain_names = ("lr", "ki", "kp", "kd", "nu")
     slot_names = ("xi", "integral")
+    integrators = ("integral",)
 
     def __init__(
         self,
@@ -63,80 +66,42 @@ class PID(DualOptimizer):
         check_smoothing("nu", group["nu"])
         check_step_size("lr", group["lr"])
 
-    def _gains(self, group: dict[str, Any]) -> Gains:
-        lr = group["lr"]
-        return {**{name: lr * group[name] for name in ("ki", "kp", "kd")}, "nu": group["nu"]}
+    @staticmethod
+    def gains(options: Options) -> Gains:
+        """The three gains, and the weight of a new error in xi."""
+        lr = options["lr"]
+        return {**{name: lr * options[name] for name in ("ki", "kp", "kd")}, "weight": 1.0 - options["nu"]}
 
-    def _unwind_(self, theta: torch.Tensor, integral: torch.Tensor) -> None:
-        unwind_(theta, integral)
-
-    def _slots(self, group: dict[str, Any]) -> tuple[str, ...]:  # noqa: ARG002
+    @staticmethod
+    def slots(options: Options, bounds: Bounds | None) -> tuple[str, ...]:  # noqa: ARG004
+        """The smoothed error and the integral."""
         return ("xi", "integral")
 
-    def _advance(
-        self,
-        group: dict[str, Any],
-        theta: torch.Tensor,
+    @staticmethod
+    def update(
+        theta: Tensors,
         state: State,
-        e: torch.Tensor,
+        e: Tensors,
         gains: Gains,
+        options: Options,
+        bounds: Bounds | None,
         *,
-        fresh: bool,
+        first: bool,
     ) -> None:
-        xi, integral = state["xi"], state["integral"]
-        if fresh:
-            xi.copy_(e)
-            integral.copy_(theta)
-        ki, kp, kd, weight = gains["ki"], gains["kp"], gains["kd"], 1.0 - gains["nu"]
-        pid_(theta, xi, integral, e, ki, kp, kd, weight, one_sided=group["one_sided"])
-
-    def _advance_foreach(
-        self,
-        group: dict[str, Any],
-        thetas: list[torch.Tensor],
-        states: list[State],
-        errors: list[torch.Tensor],
-        gains: Gains,
-    ) -> None:
-        ki, kp, kd, nu = (cast("float", gains[name]) for name in ("ki", "kp", "kd", "nu"))
-        xis = [state["xi"] for state in states]
-        integrals = [state["integral"] for state in states]
-        torch._foreach_copy_(thetas, errors)
-        torch._foreach_sub_(thetas, xis)
-        torch._foreach_mul_(thetas, 1.0 - nu)
-        if group["one_sided"]:
-            torch._foreach_clamp_min_(thetas, 0.0)
-        torch._foreach_mul_(thetas, kd)
-        torch._foreach_lerp_(xis, errors, 1.0 - nu)
-        torch._foreach_add_(thetas, xis, alpha=kp)
-        torch._foreach_add_(integrals, errors, alpha=ki)
-        torch._foreach_add_(thetas, integrals)
-
-
-def unwind_(theta: torch.Tensor, integral: torch.Tensor) -> None:
-    """Project the integral to >= 0, in place, and lift theta by as much: theta had it in."""
-    theta.sub_(integral.clamp(max=0))
-    integral.clamp_(min=0)
-
-
-def pid_(
-    theta: torch.Tensor,
-    xi: torch.Tensor,
-    integral: torch.Tensor,
-    e: torch.Tensor,
-    ki: Gain,
-    kp: Gain,
-    kd: Gain,
-    weight: Gain,
-    *,
-    one_sided: bool = True,
-) -> None:
-    """One step of the PID controller, in place; `weight` is 1 - nu, so weight (e - xi) is xi's own change."""
-    theta.copy_(e).sub_(xi).mul_(weight)
-    if one_sided:
-        theta.clamp_(min=0)
-    theta.mul_(kd)
-    xi.lerp_(e, weight)
-    add_scaled_(theta, xi, kp)
-    add_scaled_(integral, e, ki)
-    theta.add_(integral)
+        """One step. `weight` is 1 - nu, so weight (e - xi) is xi's own change."""
+        xi, integral, weight = state["xi"], state["integral"], gains["weight"]
+        if first:
+            copy_(xi, e)
+            copy_(integral, theta)
+        copy_(theta, e)
+        add_scaled_(theta, xi, -1.0)
+        scale_(theta, weight)
+        if options["one_sided"]:
+            clamp_into_(theta, theta, 0.0, None)
+        scale_(theta, gains["kd"])
+        lerp_(xi, e, weight)
+        add_scaled_(theta, xi, gains["kp"])
+        add_scaled_(integral, e, gains["ki"])
+        if bounds is not None:
+            clamp_into_(integral, integral, bounds.lower, bounds.upper)
+        add_scaled_(theta, integral, 1.0)

@@ -1,16 +1,59 @@
-"""Violations as they come from a user's loop, checked against the multipliers they belong to."""
+"""What every kind of violation is; and the plain kinds: a tensor for a whole group, and one for some of its rows."""
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import torch
 
-from nupi.ascent import finite as guard
-from nupi.constraints import Averaged, Indexed
-from nupi.optim.tensors import rows_like
+from nupi.rule import rows_like
 
-Violation: TypeAlias = "torch.Tensor | Indexed | Averaged"
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nupi.constraints import Bounds, Constraint
+
+Reduce: TypeAlias = Literal["mean", "sum"]
+
+
+class Held:
+    """The multipliers of a problem, and where their numbers are, which is looked up once if it is asked for."""
+
+    def __init__(self, multipliers: Mapping[str, torch.Tensor | None]) -> None:
+        self._multipliers = multipliers
+        self._places: set[int] | None = None
+
+    def shares(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor's numbers are a multiplier's."""
+        if self._places is None:
+            held = [each for each in self._multipliers.values() if each is not None]
+            self._places = {each.untyped_storage().data_ptr() for each in held}
+        return tensor.untyped_storage().data_ptr() in self._places
+
+
+class Target(NamedTuple):
+    """The group of constraints that a violation is of."""
+
+    name: str
+    constraint: Constraint
+    multiplier: torch.Tensor
+    held: Held  # all multipliers of the problem
+    penalty: float | None = None
+
+    def move(
+        self,
+        error: torch.Tensor,
+        rows: torch.Tensor | None = None,
+        mask: torch.Tensor | None = None,
+        *,
+        partial: bool = False,
+    ) -> Move:
+        """The move of this group by an error, in the multipliers' dtype."""
+        if error.dtype != self.multiplier.dtype:
+            error = error.to(self.multiplier.dtype)
+        return Move(self.name, self.multiplier, error, self.constraint.bounds, rows, mask, partial)
 
 
 class Move(NamedTuple):
@@ -18,172 +61,289 @@ class Move(NamedTuple):
 
     name: str
     multiplier: torch.Tensor
-    error: torch.Tensor  # shaped like the multiplier; or, if only some rows were seen, those rows
-    rows: (
-        torch.Tensor | None
-    )  # which rows they are; one that comes twice (where compiled) has the same error twice
-    seen: torch.Tensor | None = None  # if rows is None, a mask of those to move; None means all
-    averaged: bool = (
-        False  # whether the rows that are not here were not seen, and must stay whatever moves them
+    error: torch.Tensor  # shaped like the multipliers; or, if `rows` is given, like those rows of them
+    bounds: Bounds | None
+    rows: torch.Tensor | None = None  # which rows; a row that comes twice has the same error twice
+    mask: torch.Tensor | None = None  # if rows is None: which rows may move; None means all
+    partial: bool = False  # whether rows without an error must stay put, whatever an optimizer remembers
+
+
+class Parts(NamedTuple):
+    """What a process has of a violation, in a form that adds up over processes; float64."""
+
+    values: torch.Tensor  # of the group's shape
+    weights: torch.Tensor | None = None  # one for each row of the group
+
+
+class Violation(ABC):
+    """One way to say how far constraints are violated.
+
+    A subclass has `term` and `error`. To be joined over processes (`Lagrangian(reduce=...)`) it also has `parts` and
+    `joined`.
+    """
+
+    label: ClassVar[str] = ""
+    """What errors call it; the class's name unless given."""
+
+    registry: ClassVar[dict[str, type[Violation]]] = {}
+    """All kinds by label: a process that has no violation of a kind may have to join those of others."""
+
+    by_rows: ClassVar[bool] = False
+    """Whether a large group's part is sent row by row. Such a kind has `checked` and `added_up`, as `Indexed` has."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.label = cls.__dict__.get("label") or cls.__name__
+        Violation.registry[cls.label] = cls
+
+    @abstractmethod
+    def term(self, target: Target) -> torch.Tensor:
+        """What this violation adds to the Lagrangian: a scalar, differentiable in what the violation came from."""
+
+    @abstractmethod
+    def error(self, target: Target) -> Move | None:
+        """The error that moves the multipliers, in their dtype and without a graph; None if nothing was seen."""
+
+    def adds_up(self, reduce: Reduce) -> bool:  # noqa: ARG002 - for subclasses
+        """Whether the joined violation is a sum over processes, and not an average."""
+        return False
+
+    def moving(self) -> Violation:
+        """What moves the multipliers, if that is another violation than this."""
+        return self
+
+    def parts(self, target: Target) -> Parts:
+        """What adds up over processes."""
+        raise TypeError(
+            f"the violation of {target.name!r} is {self.label}, which cannot be joined over processes; "
+            "give its class the methods parts and joined, or join it yourself and leave reduce out"
+        )
+
+    @classmethod
+    def joined(cls, target: Target, total: Parts, ranks: int, reduce: Reduce) -> Move | None:
+        """The error from the total over processes; `ranks` of them had this violation."""
+        raise NotImplementedError
+
+
+class Dense(Violation):
+    """A tensor with one violation for each constraint of a group. Plain tensors are taken as such."""
+
+    label: ClassVar[str] = "a tensor"
+
+    def __init__(self, values: torch.Tensor) -> None:
+        self.values = values
+
+    def term(self, target: Target) -> torch.Tensor:
+        """Theta . c(x), or its augmented form."""
+        return target.constraint.term(
+            target.multiplier, target.constraint.errors(self.checked(target)), target.penalty
+        )
+
+    def error(self, target: Target) -> Move:
+        """The violation itself."""
+        values = self.checked(target)
+        error = target.constraint.errors(values.detach())
+        if not values.requires_grad:
+            error = own(error, target)
+        return target.move(error)
+
+    def adds_up(self, reduce: Reduce) -> bool:
+        """As `reduce` says."""
+        return reduce == "sum"
+
+    def parts(self, target: Target) -> Parts:
+        """The values."""
+        return Parts(self.checked(target).detach().double())
+
+    @classmethod
+    def joined(cls, target: Target, total: Parts, ranks: int, reduce: Reduce) -> Move:
+        """The sum, or the mean over the processes that had it."""
+        return target.move(
+            target.constraint.errors(total.values / ranks if reduce == "mean" else total.values)
+        )
+
+    def checked(self, target: Target) -> torch.Tensor:
+        """The values, refused unless they have the group's shape; a scalar may stand for a single constraint."""
+        values, shape = self.values, target.constraint.shape
+        if values.layout != torch.strided:
+            raise TypeError(
+                f"the violation of {target.name!r} is a sparse tensor; give its parts as Indexed(values, indices)"
+            )
+        if values.dtype != target.multiplier.dtype or values.device != target.multiplier.device:
+            check_values(target, values)
+        if values.shape == shape:
+            return values
+        if values.dim() == 0 and shape.numel() == 1:
+            return values.reshape(shape)
+        raise ValueError(
+            f"the violation of {target.name!r} has shape {tuple(values.shape)}, but its group has shape "
+            f"{tuple(shape)}; violations are never broadcast: give one per constraint, or Indexed"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Indexed(Violation):
+    """A violation seen for some of a group's constraints only; its cost is the batch's, never the group's.
+
+    Args:
+        values: the violations of those constraints: one each, shaped like `group[indices]`.
+        indices: which constraints they are: a 1-D integer tensor. If an index comes twice, both values are added to
+            that constraint's violation, as they are in the gradient of the Lagrangian.
+
+    Example:
+        >>> Indexed(torch.tensor([0.5, -0.1]), torch.tensor([7, 2]))
+        Indexed(2 values at [7, 2])
+    """
+
+    by_rows: ClassVar[bool] = True
+
+    values: torch.Tensor
+    indices: torch.Tensor
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.values, torch.Tensor) or not isinstance(self.indices, torch.Tensor):
+            raise TypeError(
+                f"Indexed takes two tensors, but values is a {type(self.values).__name__} and indices a "
+                f"{type(self.indices).__name__}; wrap them in torch.tensor"
+            )
+        if self.indices.dtype == torch.bool:
+            raise TypeError(
+                "indices is a boolean mask; pass the positions instead: mask.nonzero().squeeze(1), "
+                "with values[mask] if the values are of the whole group"
+            )
+        if self.indices.is_floating_point() or self.indices.is_complex():
+            raise TypeError(f"indices must be integers, but they are {self.indices.dtype}; use .long()")
+        if self.indices.dim() != 1 or self.values.dim() < 1 or len(self.values) != len(self.indices):
+            raise ValueError(
+                f"indices has shape {tuple(self.indices.shape)} and values {tuple(self.values.shape)}; "
+                "there must be one row of values per index"
+            )
+
+    def __repr__(self) -> str:
+        few = self.indices[:8].tolist()
+        more = ", …" if len(self.indices) > len(few) else ""
+        return f"Indexed({len(self.indices)} values at [{', '.join(map(str, few))}{more}])"
+
+    def term(self, target: Target) -> torch.Tensor:
+        """The sum over the rows that came of theta . c(x)."""
+        values, rows = self.checked(target)
+        theta = target.multiplier.index_select(0, rows)
+        return target.constraint.term(theta, target.constraint.errors(values), target.penalty)
+
+    def error(self, target: Target) -> Move:
+        """The errors of the rows that came, added up so that each row has one."""
+        values, rows = self.checked(target)
+        return self.added_up(target, values.detach(), rows)
+
+    def adds_up(self, reduce: Reduce) -> bool:  # noqa: ARG002
+        """Rows of all processes are added, whatever `reduce` says of tensors."""
+        return True
+
+    def parts(self, target: Target) -> Parts:
+        """The values added into a tensor of the group's shape, and how often each row came."""
+        values, rows = self.checked(target)
+        shape = target.constraint.shape
+        whole = torch.zeros(shape, dtype=torch.float64, device=values.device)
+        count = torch.zeros(shape[:1], dtype=torch.float64, device=values.device)
+        whole.index_add_(0, rows, values.detach().double())
+        count.index_add_(0, rows, torch.ones_like(rows, dtype=torch.float64))
+        return Parts(whole, count)
+
+    @classmethod
+    def joined(cls, target: Target, total: Parts, ranks: int, reduce: Reduce) -> Move | None:  # noqa: ARG003
+        """The errors of the rows that any process had."""
+        assert total.weights is not None
+        rows = total.weights.nonzero().squeeze(1)
+        if not len(rows):
+            return None
+        values = total.values.index_select(0, rows)
+        # An error is affine in the violation: of n values with one total, n - 1 constant parts are missing.
+        missing = target.constraint.errors(torch.zeros_like(values))
+        times = total.weights.index_select(0, rows) - 1
+        return target.move(target.constraint.errors(values) + rows_like(times, missing) * missing, rows)
+
+    @classmethod
+    def added_up(cls, target: Target, values: torch.Tensor, rows: torch.Tensor) -> Move:
+        """The errors of rows that may come more than once, with one total for each row."""
+        error = target.constraint.errors(values).to(target.multiplier.dtype)
+        if torch.compiler.is_compiling():
+            error, rows = _totals(error, rows)
+        else:
+            whole = torch.sparse_coo_tensor(
+                rows.unsqueeze(0), error, target.multiplier.shape, check_invariants=False
+            ).coalesce()
+            error, rows = own(whole.values(), target), whole.indices()[0]
+        return target.move(error, rows)
+
+    def checked(self, target: Target) -> tuple[torch.Tensor, torch.Tensor]:
+        """Values and int64 indices, refused unless the indices lie in the group and the values fit its rows."""
+        values, rows, shape = self.values, self.indices, target.constraint.shape
+        check_values(target, values)
+        check_device(f"the indices of {target.name!r}", rows, target)
+        if not shape or values.shape[1:] != shape[1:]:
+            raise ValueError(
+                f"the values of {target.name!r} have shape {tuple(values.shape)}, which are not rows of its group of "
+                f"shape {tuple(shape)}; give one row of the group per index"
+            )
+        rows = rows.to(torch.int64)
+        if host_may_read(rows):
+            low, high = torch.aminmax(rows) if len(rows) else (0, 0)
+            if low < 0 or high >= shape[0]:
+                raise IndexError(
+                    f"the indices of {target.name!r} run from {int(low)} to {int(high)}, but its constraints are "
+                    f"numbered 0 to {shape[0] - 1}; check them, or make the group larger"
+                )
+            return values, rows
+        # Where the host may not look, a wrong index becomes a violation that is not finite, and is refused so.
+        inside = (rows >= 0) & (rows < shape[0])
+        return torch.where(rows_like(inside, values), values, torch.nan), torch.where(inside, rows, 0)
+
+
+def as_violation(name: str, given: Any) -> Violation:
+    """A violation as it was given, with a plain tensor wrapped."""
+    if isinstance(given, torch.Tensor):
+        return Dense(given)
+    if isinstance(given, Violation):
+        return given
+    raise TypeError(
+        f"the violation of {name!r} must be a tensor, Indexed or Averaged, but it is a {type(given).__name__}"
     )
 
 
-def weighted(name: str, multiplier: torch.Tensor, violation: Violation) -> torch.Tensor:
-    """What a group adds to the Lagrangian, theta . c(x), in float32 or wider even under autocast."""
-    if isinstance(violation, Indexed):
-        values, rows = checked_rows(name, multiplier, violation)
-        multiplier = multiplier.index_select(0, rows)
-    elif isinstance(violation, Averaged):
-        sums, counts = checked_average(name, multiplier, violation)
-        values = sums / rows_like(counts.masked_fill(counts == 0, 1), sums)
-    else:
-        values = checked(name, multiplier, violation)
-    if values.dim() == 1 and values.dtype == multiplier.dtype:
-        return torch.dot(multiplier, values)
-    return (multiplier * values).sum()
+def host_may_read(tensor: torch.Tensor) -> bool:
+    """Whether the host can read this tensor's values without stalling a stream or breaking a graph."""
+    return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
-def as_move(name: str, multiplier: torch.Tensor, violation: Violation) -> Move | None:
-    """The error of a group of multipliers, in their dtype and without its graph; None if nothing was seen."""
-    if isinstance(violation, Indexed):
-        return gathered(name, multiplier, *checked_rows(name, multiplier, violation))
-    if isinstance(violation, Averaged):
-        return averaged(name, multiplier, *checked_average(name, multiplier, violation))
-    error = checked(name, multiplier, violation).detach()
-    if error.dtype != multiplier.dtype:
-        error = error.to(multiplier.dtype)
-    return Move(name, multiplier, error, None)
+def own(error: torch.Tensor, target: Target) -> torch.Tensor:
+    """An error that is not also a multiplier: one given as a violation would move while it is read."""
+    if torch.compiler.is_compiling() or not target.held.shares(error):
+        return error
+    return error.clone()
 
 
-def gathered(name: str, multiplier: torch.Tensor, values: torch.Tensor, rows: torch.Tensor) -> Move:
-    """The error of rows that may come more than once, added up so that each comes once."""
-    if torch.compiler.is_compiling():
-        return Move(name, multiplier, *_totals(values.detach().to(multiplier.dtype), rows))
-    seen = sparse_rows(multiplier, rows, values.detach().to(multiplier.dtype)).coalesce()
-    return Move(name, multiplier, seen.values(), seen.indices()[0])
+def check_values(target: Target, values: torch.Tensor) -> None:
+    """Refuse what is not real numbers beside the multipliers."""
+    if not values.is_floating_point():
+        fix = "take its real part" if values.is_complex() else "use .float()"
+        raise TypeError(f"the violation of {target.name!r} is {values.dtype}, not floating-point; {fix}")
+    check_device(f"the violation of {target.name!r}", values, target)
 
 
-def _totals(values: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same in shapes that a graph can know beforehand: each row with its total wherever it comes."""
+def check_device(what: str, tensor: torch.Tensor, target: Target) -> None:
+    """Refuse a tensor that is on another device than the multipliers."""
+    if tensor.device != target.multiplier.device:
+        raise ValueError(
+            f"{what} is on {tensor.device}, but its multiplier is on {target.multiplier.device}; "
+            f"move the multipliers with lagrangian.to({str(tensor.device)!r})"
+        )
+
+
+def _totals(error: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Each row with its total wherever it comes: shapes that a compiled graph can know beforehand."""
     rows, order = torch.sort(rows, stable=True)
     new = torch.ones_like(rows)
     new[1:] = rows[1:] != rows[:-1]
     number = new.cumsum(0) - 1
-    totals = torch.zeros_like(values).index_add(0, number, values.index_select(0, order))
+    totals = torch.zeros_like(error).index_add(0, number, error.index_select(0, order))
     return totals.index_select(0, number), rows
-
-
-def averaged(name: str, multiplier: torch.Tensor, sums: torch.Tensor, counts: torch.Tensor) -> Move | None:
-    """The error sums / counts without the rows that nothing was counted for. Costs a look at the counts."""
-    sums, seen = sums.detach(), counts > 0
-    if torch.compiler.is_compiling():
-        # How many rows there are would depend on the counts: all are moved, and those not seen are put back.
-        error = sums / rows_like(torch.where(seen, counts, 1.0), sums)
-        return Move(name, multiplier, error.to(multiplier.dtype), None, seen)
-    rows = None if bool(seen.all()) else seen.reshape(-1).nonzero().squeeze(1)
-    if rows is not None:
-        if not len(rows):
-            return None
-        sums, counts = sums.index_select(0, rows), counts.index_select(0, rows)
-    error = (sums / rows_like(counts, sums)).to(multiplier.dtype)
-    return Move(name, multiplier, error, rows, averaged=True)
-
-
-def as_sparse_gradient(move: Move) -> torch.Tensor:
-    """The error of some rows as the sparse gradient that a torch optimizer expects."""
-    assert move.rows is not None
-    return sparse_rows(move.multiplier, move.rows, move.error, coalesced=True)
-
-
-def sparse_rows(
-    like: torch.Tensor, rows: torch.Tensor, values: torch.Tensor, *, coalesced: bool = False
-) -> torch.Tensor:
-    """A tensor shaped like `like` that has `values` in some rows and nothing elsewhere."""
-    return torch.sparse_coo_tensor(
-        rows.unsqueeze(0), values, like.shape, check_invariants=False, is_coalesced=coalesced
-    )
-
-
-def checked(name: str, multiplier: torch.Tensor, violation: torch.Tensor) -> torch.Tensor:
-    """The violation, refused unless it has its group's shape; a scalar may stand for a single constraint."""
-    if not isinstance(violation, torch.Tensor):
-        raise TypeError(
-            f"the violation of {name!r} must be a tensor, Indexed or Averaged, but it is a {type(violation).__name__}"
-        )
-    if violation.layout != torch.strided:
-        raise TypeError(
-            f"the violation of {name!r} is a sparse tensor; give its parts as Indexed(values, indices)"
-        )
-    if violation.dtype != multiplier.dtype or violation.device != multiplier.device:
-        _check_values(name, multiplier, violation)
-    if violation.shape == multiplier.shape:
-        return violation
-    if violation.dim() == 0 and multiplier.numel() == 1:
-        return violation.reshape(multiplier.shape)
-    raise ValueError(
-        f"the violation of {name!r} has shape {tuple(violation.shape)}, but its group has shape "
-        f"{tuple(multiplier.shape)}; violations are never broadcast: give one per constraint, or Indexed"
-    )
-
-
-def checked_rows(
-    name: str, multiplier: torch.Tensor, violation: Indexed
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Values and int64 indices, refused unless the indices lie in the group and the values fit its rows."""
-    values, rows = violation.values, violation.indices
-    _check_values(name, multiplier, values)
-    _check_device(f"the indices of {name!r}", rows, multiplier)
-    if multiplier.dim() == 0 or values.shape[1:] != multiplier.shape[1:]:
-        raise ValueError(
-            f"the values of {name!r} have shape {tuple(values.shape)}, which are not rows of its group of "
-            f"shape {tuple(multiplier.shape)}; give one row of the group per index"
-        )
-    rows = rows.to(torch.int64)
-    count = len(multiplier)
-    if guard.free_to_look(rows):
-        low, high = (int(end) for end in torch.aminmax(rows)) if len(rows) else (0, 0)
-        if low < 0 or high >= count:
-            raise IndexError(
-                f"the indices of {name!r} run from {low} to {high}, but its constraints are numbered "
-                f"0 to {count - 1}; check them, or make the group larger"
-            )
-        return values, rows
-    # Where the host may not look, a wrong index becomes a violation that is not finite, and is refused so.
-    inside = (rows >= 0) & (rows < count)
-    broad = inside.view(-1, *(1,) * (values.dim() - 1))
-    return torch.where(broad, values, torch.nan), torch.where(inside, rows, 0)
-
-
-def checked_average(
-    name: str, multiplier: torch.Tensor, violation: Averaged
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sums shaped like the group, 0 where nothing was counted, and a count for each of its rows."""
-    sums = checked(name, multiplier, violation.sums)
-    # Narrow sums, as autocast makes them, would round the counts: bfloat16 knows no 257.
-    sums = sums.to(torch.promote_types(sums.dtype, torch.float32))
-    counts = violation.counts.detach()
-    _check_device(f"the counts of {name!r}", counts, multiplier)
-    if counts.is_complex() or counts.dtype == torch.bool:
-        raise TypeError(f"the counts of {name!r} are {counts.dtype}; they must be numbers")
-    counts = counts.to(sums.dtype).expand(multiplier.shape[:1])
-    good = (counts >= 0) & (counts < torch.inf)
-    if not guard.free_to_look(counts):
-        sums, counts = torch.where(rows_like(good, sums), sums, torch.nan), torch.where(good, counts, 1.0)
-    elif not bool(good.all()):
-        raise ValueError(f"the counts of {name!r} must be finite and >= 0, but {counts.tolist()} came")
-    return sums.masked_fill(rows_like(counts == 0, sums), 0.0), counts
-
-
-def _check_values(name: str, multiplier: torch.Tensor, values: torch.Tensor) -> None:
-    if not values.is_floating_point():
-        fix = "take its real part" if values.is_complex() else "use .float()"
-        raise TypeError(f"the violation of {name!r} is {values.dtype}, not floating-point; {fix}")
-    _check_device(f"the violation of {name!r}", values, multiplier)
-
-
-def _check_device(what: str, tensor: torch.Tensor, multiplier: torch.Tensor) -> None:
-    if tensor.device != multiplier.device:
-        raise ValueError(
-            f"{what} is on {tensor.device}, but its multiplier is on {multiplier.device}; "
-            f"move the multipliers with lagrangian.to({str(tensor.device)!r})"
-        )

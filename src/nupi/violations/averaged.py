@@ -1,0 +1,113 @@
+"""Violations that are means, given as sums and counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from nupi.rule import rows_like, widened
+from nupi.violations import base
+from nupi.violations.base import Dense, Parts, Violation, check_device
+
+if TYPE_CHECKING:
+    from nupi.violations.base import Move, Reduce, Target
+
+
+@dataclass(frozen=True, eq=False)
+class Averaged(Violation):
+    """A violation that is a mean, given as its parts: sums / counts, with one count for each row of the group.
+
+    Parts of a batch, and ranks of a distributed run, see different numbers of things: means of their means would
+    be wrong, while sums and counts add up. A constraint whose count is 0 was not seen. It is left alone, and its sum
+    is ignored, whatever it holds.
+
+    Args:
+        sums: what the mean is taken over, summed, with the bound already taken off each: for the rate of a group
+            to stay below 0.3, the sum of `prediction - 0.3`. Shaped like the group.
+        counts: how many things each row of the group sums over: of shape (rows,), or one number for all.
+            Weights that are no whole numbers serve too. No gradient flows into them.
+
+    Example:
+        >>> Averaged(sums=torch.tensor([1.5, 0.0]), counts=torch.tensor([3, 0]))
+        Averaged(tensor([1.5000, 0.0000]) / tensor([3, 0]))
+    """
+
+    sums: torch.Tensor
+    counts: torch.Tensor
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.sums, torch.Tensor) or not isinstance(self.counts, torch.Tensor):
+            raise TypeError(
+                f"Averaged takes two tensors, but sums is a {type(self.sums).__name__} and counts a "
+                f"{type(self.counts).__name__}; wrap them in torch.tensor"
+            )
+        if self.counts.dim() and self.counts.shape != self.sums.shape[:1]:
+            raise ValueError(
+                f"counts has shape {tuple(self.counts.shape)} and sums {tuple(self.sums.shape)}; "
+                "there must be one count per row of sums, or a single one for all"
+            )
+
+    def __repr__(self) -> str:
+        return f"Averaged({self.sums.detach()} / {self.counts})"
+
+    def term(self, target: Target) -> torch.Tensor:
+        """The term of the means; rows that nothing was counted for add nothing."""
+        sums, counts = self.checked(target)
+        mean = sums / rows_like(counts.masked_fill(counts == 0, 1), sums)
+        theta, e = target.multiplier, target.constraint.errors(mean)
+        # The mean of an empty row is 0, but a kind with a tolerance, or a penalty, makes something of it.
+        present = rows_like((counts > 0).to(e.dtype), e)
+        return target.constraint.term(theta * present, e * present, target.penalty)
+
+    def error(self, target: Target) -> Move | None:
+        """The errors of the means, for the rows that something was counted for."""
+        sums, counts = self.checked(target)
+        return _mean_error(target, sums.detach(), counts)
+
+    def parts(self, target: Target) -> Parts:
+        """Sums and counts."""
+        sums, counts = self.checked(target)
+        return Parts(sums.detach().double(), counts.double())
+
+    @classmethod
+    def joined(cls, target: Target, total: Parts, ranks: int, reduce: Reduce) -> Move | None:  # noqa: ARG003
+        """The mean over all processes."""
+        assert total.weights is not None
+        return _mean_error(target, total.values, total.weights)
+
+    def checked(self, target: Target) -> tuple[torch.Tensor, torch.Tensor]:
+        """Sums shaped like the group, 0 where nothing was counted, and a count for each of its rows."""
+        sums = Dense(self.sums).checked(target)
+        # Narrow sums, as autocast makes them, would round the counts: bfloat16 knows no 257.
+        sums = sums.to(widened(sums.dtype))
+        counts = self.counts.detach()
+        check_device(f"the counts of {target.name!r}", counts, target)
+        if counts.is_complex() or counts.dtype == torch.bool:
+            raise TypeError(f"the counts of {target.name!r} are {counts.dtype}; they must be numbers")
+        counts = counts.to(sums.dtype).expand(target.constraint.shape[:1])
+        good = (counts >= 0) & (counts < torch.inf)
+        if not base.host_may_read(counts):
+            sums = torch.where(rows_like(good, sums), sums, torch.nan)
+            counts = torch.where(good, counts, 1.0)
+        elif not bool(good.all()):
+            raise ValueError(
+                f"the counts of {target.name!r} must be finite and >= 0, but {counts.tolist()} came"
+            )
+        return sums.masked_fill(rows_like(counts == 0, sums), 0.0), counts
+
+
+def _mean_error(target: Target, sums: torch.Tensor, counts: torch.Tensor) -> Move | None:
+    """The errors of sums / counts without the rows that nothing was counted for. Costs a look at the counts."""
+    present = counts > 0
+    if torch.compiler.is_compiling():
+        # How many rows there are would depend on the counts: all are moved, and the others are put back.
+        mean = sums / rows_like(torch.where(present, counts, 1.0), sums)
+        return target.move(target.constraint.errors(mean), mask=present)
+    rows = None if bool(present.all()) else present.reshape(-1).nonzero().squeeze(1)
+    if rows is not None:
+        if not len(rows):
+            return None
+        sums, counts = sums.index_select(0, rows), counts.index_select(0, rows)
+    return target.move(target.constraint.errors(sums / rows_like(counts, sums)), rows, partial=True)
