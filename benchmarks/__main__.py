@@ -9,7 +9,19 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-NAMES = ("step", "overhead", "gates", "dense", "indexed", "groups", "distributed", "importing", "sweep")
+NAMES = (
+    "walk",
+    "step",
+    "overhead",
+    "gates",
+    "dense",
+    "indexed",
+    "groups",
+    "distributed",
+    "importing",
+    "sweep",
+    "hooked",
+)
 
 
 def main() -> None:

@@ -11,6 +11,8 @@ from torch.profiler import ProfilerActivity, profile
 
 import nupi
 from benchmarks.timing import Row, at_least, at_most, best_times, listed
+from nupi.constraints import Bounds
+from nupi.optim.base import Work
 
 COUNT = 10_000_000
 
@@ -19,11 +21,13 @@ def run() -> list[Row]:
     error = torch.randn(COUNT)
     param = torch.zeros(COUNT)
     param.grad = error
-    dual = nupi.NuPI([param], ki=0.1, kp=1.0, nu=0.5)
+    dual = nupi.NuPI([param], ki=0.1, kp=1.0, nu=0.5, form="velocity")
+
+    work = [Work(dual.param_groups[0], param, error, Bounds())]
 
     def step() -> None:
-        dual.step()
-        dual.project_(param)
+        with torch.no_grad():
+            dual.apply(work)
 
     compiled = torch.compile(step)
 

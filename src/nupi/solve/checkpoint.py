@@ -139,8 +139,8 @@ def fingerprint(problem: Problem, *rest: object) -> str:
     for name, leaf in problem.start.items():
         digest.update(name.encode())
         _add(digest, leaf)
-    groups = [(group.name, group.kind, tuple(group.shape)) for group in problem.groups]
-    digest.update(repr((groups, problem.inequalities, rest)).encode())
+    groups = [(group.name, repr(group.constraint)) for group in problem.groups]
+    digest.update(repr((groups, rest)).encode())
     return digest.hexdigest()
 
 

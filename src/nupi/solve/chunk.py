@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from nupi.solve.problem import Problem
-    from nupi.solve.rules import AdamRule, SGDRule
+    from nupi.solve.rules import TorchRule
 
 RECORDABLE = ("objective", "violations", "multipliers", "x")
 
@@ -27,7 +27,7 @@ class Plan:
     """What every chunk of a sweep has in common."""
 
     problem: Problem
-    primal: tuple[SGDRule | AdamRule, dict[str, Any]]
+    primal: tuple[TorchRule, dict[str, Any]]
     steps: int
     tol: float | None
     history: tuple[str, ...]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from nupi.optim.checks import DESCEND
-from nupi.solve.rules import RULES, AdamRule, Rule, SGDRule
+from nupi.solve.rules import TORCH_RULES, Rule, TorchRule, rule_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,17 +36,16 @@ def read_dual(factory: Factory, options: Mapping[str, Any], label: str) -> tuple
             f"{label} would minimize over the multipliers; make it ascend with "
             f"functools.partial({made.__name__}, maximize=True)"
         )
-    return _rule(made, group, RULES, label), group
+    return _rule(made, group, rule_of(made), label), group
 
 
-def read_primal(factory: Factory) -> tuple[SGDRule | AdamRule, dict[str, Any]]:
+def read_primal(factory: Factory) -> tuple[TorchRule, dict[str, Any]]:
     """The rule and the options of the primal optimizer: torch's SGD or Adam."""
     group, made = _make(factory, {}, "primal")
     if group.get("maximize"):
         raise ValueError("primal would maximize the Lagrangian over x; leave maximize=True out")
-    kind = _rule(made, group, (SGDRule, AdamRule), "primal")
-    rule = kind([group])
-    assert isinstance(rule, (SGDRule, AdamRule))
+    rule = _rule(made, group, TORCH_RULES.get(made), "primal")([group])
+    assert isinstance(rule, TorchRule)
     return rule, group
 
 
@@ -87,25 +86,25 @@ def _make(
 
 
 def _rule(
-    made: type[torch.optim.Optimizer], group: dict[str, Any], rules: tuple[type[Rule], ...], label: str
+    made: type[torch.optim.Optimizer], group: dict[str, Any], rule: type[Rule] | None, label: str
 ) -> type[Rule]:
-    for rule in rules:
-        if made is not rule.optimizer:
-            continue
-        for name, only in rule.refused.items():
-            if group[name] != only:
-                raise ValueError(
-                    f"{label}: a sweep takes {made.__name__} with {name}={only} only, "
-                    f"but {name}={group[name]} came; `minimize` takes any optimizer"
-                )
-        for name, value in group.items():
-            if isinstance(value, torch.Tensor):
-                raise TypeError(
-                    f"{label}: {name} is a tensor, but a sweep has one number per setting; "
-                    "put the numbers on an axis of the grid"
-                )
-        return rule
-    known = ", ".join(rule.optimizer.__name__ for rule in rules)
-    raise TypeError(
-        f"{label}: a sweep knows {known}, but not {made.__name__}; `minimize` takes any optimizer"
-    )
+    """The rule, refused if there is none for this class or it does not have all that these options ask for."""
+    if rule is None:
+        known = ", ".join(each.__name__ for each in TORCH_RULES)
+        ours = "" if label == "primal" else "the dual optimizers of nupi, and "
+        raise TypeError(
+            f"{label}: a sweep knows {ours}{known}, but not {made.__name__}; `minimize` takes any optimizer"
+        )
+    for name, only in rule.refused.items():
+        if group[name] != only:
+            raise ValueError(
+                f"{label}: a sweep takes {made.__name__} with {name}={only} only, "
+                f"but {name}={group[name]} came; `minimize` takes any optimizer"
+            )
+    for name, value in group.items():
+        if isinstance(value, torch.Tensor):
+            raise TypeError(
+                f"{label}: {name} is a tensor, but a sweep has one number per setting; "
+                "put the numbers on an axis of the grid"
+            )
+    return rule

@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from nupi.constraints import Equality, Inequality
+from nupi.constraints import Inequality
 from nupi.lagrangian import Lagrangian
 from nupi.optim.nupi import NuPI
 from nupi.solve.checks import check_run, check_switch
+from nupi.solve.kkt import kkt_residuals
 from nupi.solve.methods import DEFAULT_PRIMAL, Factory, make_optimizer
-from nupi.solve.problem import Constraints, Function, Point, Problem
+from nupi.solve.problem import Constraints, Function, Kinds, Point, Problem
 from nupi.solve.solution import History, Residuals, Solution, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from nupi.constraints import Constraint
 
@@ -38,12 +39,15 @@ def minimize(
     *,
     inequality: Constraints = None,
     equality: Constraints = None,
+    constraints: Kinds = None,
     ki: float | None = None,
     kp: float = 0.0,
     nu: float = 0.0,
     dual: Factory | None = None,
     primal: Factory | None = None,
     restart: bool = False,
+    upper: float | None = None,
+    penalty: float | Mapping[str, float] | None = None,
     steps: int = 1000,
     tol: float | None = None,
     history: Sequence[str] = (),
@@ -59,6 +63,8 @@ def minimize(
         x0: where to start: a floating-point tensor, or a dict of them. It is not written to.
         inequality: x to c(x), a tensor of any shape that is to be <= 0; or a dict of such functions by name.
         equality: x to h(x), a tensor of any shape that is to be 0; or a dict of such functions by name.
+        constraints: constraints of any kind with their functions of x, by name, as in
+            {"gap": (nupi.Band(3, tolerance=0.1), gap)}.
         ki: the integral gain of the nuPI controller that moves the multipliers: its step size.
         kp: its proportional gain; raise it until the multipliers stop oscillating.
         nu: its smoothing; 0 is best where, as here, violations are exact.
@@ -67,6 +73,8 @@ def minimize(
         primal: the optimizer of x, as a class or `functools.partial` of one; by default gradient descent with
             step size 0.01 and momentum 0.9.
         restart: whether a multiplier is set to 0 as soon as its inequality is strictly satisfied.
+        upper: the most that the multiplier of an inequality may become.
+        penalty: of the augmented Lagrangian; see `Lagrangian`.
         steps: the most steps to take.
         tol: stop when no KKT residual exceeds this; None spends all steps.
         history: what to record: any of "objective", "violations", "multipliers", "x".
@@ -92,12 +100,13 @@ def minimize(
           multipliers  reach [1] ()
           KKT          stationarity ..., feasibility ..., complementarity ...
     """
-    problem = Problem(objective, x0, inequality, equality)
+    problem = Problem(objective, x0, inequality, equality, constraints, upper=upper)
     check_run(steps, tol, history, every)
     check_switch("restart", restart)
     if callback is not None and not callable(callback):
         raise TypeError(f"callback must be a function of a Step, but a {type(callback).__name__} came")
-    loop = _Loop(problem, _dual_factory(ki, kp, nu, dual), primal or DEFAULT_PRIMAL, restart=restart)
+    factory = _dual_factory(ki, kp, nu, dual)
+    loop = _Loop(problem, factory, primal or DEFAULT_PRIMAL, restart=restart, penalty=penalty)
     records: dict[str, list[Any]] = {name: [] for name in ("step", *history)}
     status, taken = Status.BUDGET_SPENT, steps
     for step in range(steps):
@@ -120,16 +129,24 @@ def minimize(
 class _Loop:
     """The state of one run: x, the Lagrangian, and the two optimizers."""
 
-    def __init__(self, problem: Problem, dual: Factory, primal: Factory, *, restart: bool) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        dual: Factory,
+        primal: Factory,
+        *,
+        restart: bool,
+        penalty: float | Mapping[str, float] | None,
+    ) -> None:
         self.problem = problem
         self.x = {name: leaf.clone().requires_grad_() for name, leaf in problem.start.items()}
         groups: dict[str, Constraint] = {}
         for group in problem.groups:
-            shape = tuple(group.shape)
-            groups[group.name] = (
-                Inequality(shape, restart=restart) if group.kind == "inequality" else Equality(shape)
-            )
-        self.lagrangian = Lagrangian(groups).to(problem.device, problem.dtype)
+            given = group.constraint
+            if restart and isinstance(given, Inequality):
+                given = Inequality(tuple(given.shape), init=given.init, restart=True, upper=given.upper)
+            groups[group.name] = given
+        self.lagrangian = Lagrangian(groups, penalty=penalty).to(problem.device, problem.dtype)
         self.dual = make_optimizer(dual, self.lagrangian.parameters(), {}, "dual")
         self.primal = make_optimizer(primal, self.x.values(), {}, "primal")
         if any(group.get("maximize") for group in self.primal.param_groups):
@@ -147,7 +164,10 @@ class _Loop:
             return None
         self.lagrangian.ascend(self.dual, violations)
         residuals = self._differentiate(value, violations)
-        detached = {name: violation.detach() for name, violation in violations.items()}
+        detached = {
+            group.name: group.constraint.errors(violations[group.name].detach())
+            for group in self.problem.groups
+        }
         shown = self.problem.point({name: leaf.detach() for name, leaf in self.x.items()})
         return Step(step, shown, value.detach(), detached, self._multipliers(), residuals)
 
@@ -178,19 +198,13 @@ class _Loop:
         """Leave the gradient of the Lagrangian in x, where the primal optimizer finds it; the KKT residuals."""
         self.primal.zero_grad()
         self.lagrangian(value, violations).backward()
-        multipliers = self._multipliers()
-        zero = torch.zeros((), dtype=self.problem.dtype, device=self.problem.device)
-        gradients = [leaf.grad.abs().max() for leaf in self.x.values() if leaf.grad is not None]
-        feasibility, complementarity = [zero], [zero]
-        for group in self.problem.groups:
-            e = violations[group.name].detach()
-            if group.kind == "inequality":
-                feasibility.append(e.max())
-                complementarity.append((e * multipliers[group.name]).abs().max())
-            else:
-                feasibility.append(e.abs().max())
+        multipliers, groups = self._multipliers(), self.problem.groups
+        flat = [group.constraint.errors(violations[group.name].detach()).reshape(-1, 1) for group in groups]
+        theta = [multipliers[group.name].reshape(-1, 1) for group in groups]
+        gradient = [leaf.grad.unsqueeze(-1) for leaf in self.x.values() if leaf.grad is not None]
+        found = kkt_residuals(self.problem, gradient, torch.cat(flat), torch.cat(theta))
         return Residuals(
-            *(torch.stack(entries).max() for entries in ([zero, *gradients], feasibility, complementarity))
+            *(each.squeeze(-1) for each in (found.stationarity, found.feasibility, found.complementarity))
         )
 
 

@@ -4,48 +4,73 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
+
+from nupi.constraints import Constraint, Equality, Inequality
+
+if TYPE_CHECKING:
+    from nupi.constraints import Bounds
 
 Point: TypeAlias = "torch.Tensor | dict[str, torch.Tensor]"
 Function: TypeAlias = Callable[[Any], torch.Tensor]
 Constraints: TypeAlias = "Function | Mapping[str, Function] | None"
-Kind: TypeAlias = Literal["inequality", "equality"]
+Kinds: TypeAlias = "Mapping[str, tuple[Constraint, Function]] | None"
 
 ONLY = "x"  # the name of a point that is a single tensor
 
 
 @dataclass(frozen=True)
 class Group:
-    """Constraints that one function returns: c(x) <= 0 for an inequality, c(x) = 0 for an equality."""
+    """Constraints that one function returns, and the kind they are of."""
 
     name: str
-    kind: Kind
+    constraint: Constraint
     function: Function
-    shape: torch.Size
+
+    @property
+    def label(self) -> str:
+        """What errors call it."""
+        return f"{self.constraint.kind.split()[-1]} {self.name!r}"
 
     @property
     def size(self) -> int:
-        """How many constraints there are in the group."""
-        return self.shape.numel()
+        """How many multipliers the group has."""
+        return self.constraint.multiplier_shape.numel()
+
+
+class Segment(NamedTuple):
+    """Neighbouring multipliers that have the same bounds."""
+
+    bounds: Bounds | None
+    start: int
+    stop: int
 
 
 class Problem:
-    """minimize f(x) subject to c(x) <= 0 and h(x) = 0, from the starting point x0.
+    """minimize f(x) subject to constraints, from the starting point x0.
 
-    Inside, a point is always a dict of tensors, and the violations of all groups are one flat vector with
-    the inequalities first, so that the multipliers to project are its first `inequalities` entries.
+    Inside, a point is always a dict of tensors, and the errors of all groups are one flat vector.
 
     Args:
         objective: x to a scalar tensor.
         x0: a floating-point tensor, or a dict of them; it is copied, never written to.
         inequality: x to a tensor that is to be <= 0 everywhere, or a dict of such functions by name.
         equality: x to a tensor that is to be 0 everywhere, or a dict of such functions by name.
+        constraints: any kind of constraint with its function of x, by name.
+        upper: the most that the multipliers of `inequality` may become, or None.
     """
 
     def __init__(
-        self, objective: Function, x0: Point, inequality: Constraints = None, equality: Constraints = None
+        self,
+        objective: Function,
+        x0: Point,
+        inequality: Constraints = None,
+        equality: Constraints = None,
+        constraints: Kinds = None,
+        *,
+        upper: float | None = None,
     ) -> None:
         if not callable(objective):
             raise TypeError(f"objective must be a function of x, but a {type(objective).__name__} came")
@@ -57,29 +82,59 @@ class Problem:
 
         probe = {name: leaf.clone().requires_grad_() for name, leaf in self.start.items()}
         _check_value("objective", objective(self.point(probe)), first, scalar=True)
-        named = [
-            *(("inequality", *item) for item in _named("inequality", inequality).items()),
-            *(("equality", *item) for item in _named("equality", equality).items()),
-        ]
-        if not named:
-            raise ValueError("no constraint came: pass inequality=, equality= or both")
         groups: dict[str, Group] = {}
-        for kind, name, function in named:
+        for kind, name, function, given in _listed(inequality, equality, constraints):
             if name in groups:
-                raise ValueError(f"{name!r} names both an inequality and an equality; rename one of them")
+                other = groups[name].constraint.kind
+                raise ValueError(f"{name!r} names both {other} and another {kind}; rename one of them")
+            label = f"{kind} {name!r}"
             value = function(self.point(probe))
-            _check_value(f"{kind} {name!r}", value, first, scalar=False)
+            _check_value(label, value, first, scalar=False)
             if not value.requires_grad:
                 raise ValueError(
-                    f"{kind} {name!r} does not depend on x as autograd sees it, so no multiplier can enforce "
+                    f"{label} does not depend on x as autograd sees it, so no multiplier can enforce "
                     "it; compute it from x with torch operations, without detach() or no_grad()"
                 )
-            groups[name] = Group(
-                name, "inequality" if kind == "inequality" else "equality", function, value.shape
+            shape = tuple(value.shape)
+            if given is None:
+                given = Inequality(shape, upper=upper) if kind == "inequality" else Equality(shape)
+            elif given.shape != value.shape:
+                raise ValueError(
+                    f"{label} returned shape {shape}, but its constraint is {given!r}; "
+                    f"make it {type(given).__name__}({shape}, ...)"
+                )
+            groups[name] = Group(name, given, function)
+        if not groups:
+            raise ValueError(
+                "no constraint came: pass inequality=, equality=, constraints= or several of them"
             )
         self.groups = tuple(groups.values())
-        self.inequalities = sum(group.size for group in self.groups if group.kind == "inequality")
         self.size = sum(group.size for group in self.groups)
+
+    def segments(self, *, restart: bool) -> list[Segment]:
+        """The multipliers by their bounds; `restart` is asked of the inequalities in addition to their own."""
+        found: list[Segment] = []
+        start = 0
+        for group in self.groups:
+            bounds, stop = group.constraint.bounds, start + group.size
+            if restart and isinstance(group.constraint, Inequality):
+                bounds = group.constraint.bounds._replace(restart=True)
+            if found and found[-1].bounds == bounds:
+                found[-1] = Segment(bounds, found[-1].start, stop)
+            else:
+                found.append(Segment(bounds, start, stop))
+            start = stop
+        return found
+
+    def multipliers(self) -> torch.Tensor:
+        """Where the multipliers start, as one flat vector."""
+        starts = [
+            group.constraint.init.to(self.device, self.dtype)
+            .expand(group.constraint.multiplier_shape)
+            .reshape(-1)
+            for group in self.groups
+        ]
+        return torch.cat(starts)
 
     def point(self, leaves: dict[str, torch.Tensor]) -> Point:
         """What the user's functions see: the tensor itself if x0 was one, else the dict."""
@@ -90,8 +145,8 @@ class Problem:
         return self.objective(self.point(leaves))
 
     def violations(self, leaves: dict[str, torch.Tensor]) -> torch.Tensor:
-        """All of c(x), then all of h(x), as one flat vector."""
-        parts = [group.function(self.point(leaves)) for group in self.groups]
+        """The errors of all groups, as one flat vector."""
+        parts = [group.constraint.errors(group.function(self.point(leaves))) for group in self.groups]
         # A reshape that changes nothing would be replayed at every step of a sweep.
         flat = [part if part.dim() == 1 else part.reshape(-1) for part in parts]
         return flat[0] if len(flat) == 1 else torch.cat(flat)
@@ -102,15 +157,15 @@ class Problem:
         _check_same("objective", value, torch.Size(()))
         violations = {group.name: group.function(self.point(leaves)) for group in self.groups}
         for group in self.groups:
-            _check_same(f"{group.kind} {group.name!r}", violations[group.name], group.shape)
+            _check_same(group.label, violations[group.name], group.constraint.shape)
         return value, violations
 
     def by_name(self, flat: torch.Tensor) -> dict[str, torch.Tensor]:
-        """A tensor (..., size) split into its groups, each (..., *the shape its function returned)."""
+        """A tensor (..., size) split into its groups, each (..., *the shape of its multipliers)."""
         parts = torch.split_with_sizes(flat, [group.size for group in self.groups], dim=-1)
         lead = flat.shape[:-1]
         return {
-            group.name: part.reshape((*lead, *group.shape))
+            group.name: part.reshape((*lead, *group.constraint.multiplier_shape))
             for group, part in zip(self.groups, parts, strict=True)
         }
 
@@ -145,17 +200,31 @@ def _checked_start(x0: Point) -> dict[str, torch.Tensor]:
     return {name: leaf.detach().clone() for name, leaf in leaves.items()}
 
 
-def _named(kind: Kind, given: Constraints) -> dict[str, Function]:
-    functions: dict[str, Function] = {}
-    if given is not None:
-        functions = dict(given) if isinstance(given, Mapping) else {str(kind): given}
-    for name, function in functions.items():
-        if not callable(function) or not isinstance(name, str):
+def _listed(
+    inequality: Constraints, equality: Constraints, constraints: Kinds
+) -> list[tuple[str, str, Function, Constraint | None]]:
+    """All that was asked for: the word for it, its name, its function, and its constraint if that was given."""
+    listed: list[tuple[str, str, Function, Constraint | None]] = []
+    for kind, functions in (("inequality", inequality), ("equality", equality)):
+        if functions is None:
+            continue
+        by_name = dict(functions) if isinstance(functions, Mapping) else {kind: functions}
+        for name, function in by_name.items():
+            if not callable(function) or not isinstance(name, str):
+                raise TypeError(
+                    f"{kind} must be a function of x or a dict of functions by name, "
+                    f"but {name!r} came with a {type(function).__name__}"
+                )
+            listed.append((kind, name, function, None))
+    for name, pair in (constraints or {}).items():
+        constraint, function = pair if isinstance(pair, tuple) and len(pair) == 2 else (None, None)
+        if not isinstance(constraint, Constraint) or not callable(function) or not isinstance(name, str):
             raise TypeError(
-                f"{kind} must be a function of x or a dict of functions by name, "
-                f"but {name!r} came with a {type(function).__name__}"
+                "constraints must map names to pairs of a constraint and its function of x, as in "
+                f"{{'gap': (nupi.Band(3, tolerance=0.1), gap)}}, but {name!r} came with {pair!r}"
             )
-    return functions
+        listed.append((constraint.kind.split()[-1], name, function, constraint))
+    return listed
 
 
 def _check_value(label: str, value: object, x: torch.Tensor, *, scalar: bool) -> None:

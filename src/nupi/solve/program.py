@@ -3,7 +3,7 @@
 The last dimension of every tensor is the setting. Settings that share a dual rule are neighbours and form a
 block. One step, for all settings at once and with the dual first:
 
-    e = c(x);  each block moves its columns of theta;  restart and project;  x moves along grad L(x, theta)
+    e = c(x);  each block moves its columns of theta and projects them;  x moves along grad L(x, theta)
 
 The user's functions know one point only: `vmap` makes them batched and `vjp` differentiates them. Both cost
 more than the arithmetic of a small problem when they are interpreted at every step, so the whole step is
@@ -18,14 +18,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from nupi.solve.solution import Residuals
+from nupi.solve.kkt import kkt_residuals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from nupi import rule
-    from nupi.solve.problem import Problem
-    from nupi.solve.rules import AdamRule, Rule, SGDRule
+    from nupi.rule import Gain
+    from nupi.solve.problem import Problem, Segment
+    from nupi.solve.rules import Rule, TorchRule
+    from nupi.solve.solution import Residuals
 
 Leaves: TypeAlias = "dict[str, torch.Tensor]"
 
@@ -41,7 +42,7 @@ class Setting:
     @property
     def key(self) -> tuple[object, ...]:
         """Settings of equal key can share a block."""
-        return (self.rule.__name__, *self.rule.kind(self.options))
+        return (self.rule.__name__, *self.rule.kind(self.options), self.restart)
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class _Block:
     start: int
     stop: int
     name: str
+    restart: bool
 
 
 class Program:
@@ -66,7 +68,7 @@ class Program:
         self,
         problem: Problem,
         settings: Sequence[Setting],
-        primal: tuple[SGDRule | AdamRule, dict[str, Any]],
+        primal: tuple[TorchRule, dict[str, Any]],
         *,
         compiled: bool = False,
     ) -> None:
@@ -77,9 +79,7 @@ class Program:
         self.tensors: dict[str, torch.Tensor] = {}
         self.blocks = _blocks(self.settings)
         # Numbers, not tensors: all settings share one primal rule.
-        self._primal_gains: dict[str, rule.Gain] = {
-            name: values[0] for name, values in primal[0].gains().items()
-        }
+        self._primal_gains: dict[str, Gain] = {name: values[0] for name, values in primal[0].gains().items()}
         self._allocate()
         self._begin()
 
@@ -147,13 +147,10 @@ class Program:
         kind: dict[str, Any] = {"dtype": problem.dtype, "device": problem.device}
         for name, leaf in problem.start.items():
             tensors[f"x/{name}"] = leaf.unsqueeze(-1).repeat(*[1] * leaf.dim(), width)
-        tensors["theta"] = torch.zeros(problem.size, width, **kind)
-        if any(setting.restart for setting in self.settings):
-            restart = [setting.restart for setting in self.settings]
-            tensors["restart"] = torch.tensor(restart, device=problem.device)
+        tensors["theta"] = problem.multipliers().unsqueeze(-1).repeat(1, width)
         moved = self.primal[0]
         for name, leaf in self.x.items():
-            for slot in moved.slots:
+            for slot in moved.slots(None):
                 tensors[f"primal/{name}/{slot}"] = torch.zeros_like(leaf)
             for power, start in moved.powers().items():
                 tensors[f"primal/{name}/{power}"] = torch.full((), start, **kind)
@@ -161,10 +158,15 @@ class Program:
             columns = block.stop - block.start
             for gain, values in block.rule.gains().items():
                 tensors[f"{block.name}/gain/{gain}"] = torch.tensor(values, **kind)
-            for slot in block.rule.slots:
-                tensors[f"{block.name}/state/{slot}"] = torch.zeros(problem.size, columns, **kind)
-            for power, start in block.rule.powers().items():
-                tensors[f"{block.name}/state/{power}"] = torch.full((columns,), start, **kind)
+            for number, segment in enumerate(self._segments(block)):
+                rows = segment.stop - segment.start
+                for slot in block.rule.slots(segment.bounds):
+                    tensors[f"{block.name}/state {number}/{slot}"] = torch.zeros(rows, columns, **kind)
+                for power, start in block.rule.powers().items():
+                    tensors[f"{block.name}/state {number}/{power}"] = torch.full((columns,), start, **kind)
+
+    def _segments(self, block: _Block) -> list[Segment]:
+        return self.problem.segments(restart=block.restart)
 
     def _begin(self) -> None:
         """Forget traces of another width, and make the cotangent of f, which is a constant to a trace."""
@@ -198,30 +200,19 @@ class Program:
         e = e.detach()
         # Copies: a constraint such as x itself would move on with x.
         observed = [value.detach().clone(), e.clone()] if seen else []
-        bounded = self.problem.inequalities
-        reset = (e[:bounded] < 0) & tensors["restart"] if "restart" in tensors else None
         for block in self.blocks:
             columns = slice(block.start, block.stop)
-            alone = len(self.blocks) == 1
-            part, error = (theta, e) if alone else (theta[:, columns], e[:, columns])
-            state = self._under(f"{block.name}/state", tensors)
-            gains: dict[str, rule.Gain] = {**self._under(f"{block.name}/gain", tensors)}
-            move_ = block.rule.first_ if first else block.rule.step_
-            move_(part, error, gains, state)
-            if bounded and "integral" in state:
-                integral = state["integral"][:bounded]
-                block.rule.unwind_(part[:bounded], integral)
-                if reset is not None:
-                    integral.masked_fill_(reset[:, columns], 0.0)
-        if bounded:
-            projected = theta if bounded == self.problem.size else theta[:bounded]
-            projected.clamp_(min=0)
-            if reset is not None:
-                projected.masked_fill_(reset, 0.0)
+            gains: dict[str, Gain] = {**self._under(f"{block.name}/gain", tensors)}
+            for number, segment in enumerate(self._segments(block)):
+                whole = len(self.blocks) == 1 and segment.stop - segment.start == self.problem.size
+                rows = slice(segment.start, segment.stop)
+                part, error = (theta, e) if whole else (theta[rows, columns], e[rows, columns])
+                state = self._under(f"{block.name}/state {number}", tensors)
+                block.rule.move_(part, error, gains, state, segment.bounds, first=first)
         (gradient,) = pull((self._one, theta))
         for name, leaf in x.items():
             state = self._under(f"primal/{name}", tensors)
-            self.primal[0].move_(leaf, gradient[name], self._primal_gains, state, sign=-1.0)
+            self.primal[0].step_(leaf, gradient[name], self._primal_gains, state, sign=-1.0)
         return observed
 
 
@@ -246,11 +237,7 @@ def pulled_back(
 def kkt(problem: Problem, leaves: Leaves, theta: torch.Tensor) -> tuple[torch.Tensor, Residuals]:
     """f(x) and the KKT residuals of a batch of points and multipliers."""
     value, e, gradient = pulled_back(problem, leaves, theta)
-    split = problem.inequalities
-    stationarity = torch.stack([g.reshape(-1, g.shape[-1]).abs().amax(0) for g in gradient.values()]).amax(0)
-    infeasible = torch.cat([e[:split].clamp(min=0), e[split:].abs()]).amax(0)
-    slack = (theta[:split] * e[:split]).abs().amax(0) if split else torch.zeros_like(value)
-    return value, Residuals(stationarity, infeasible, slack)
+    return value, kkt_residuals(problem, gradient.values(), e, theta)
 
 
 def check_batched(problem: Problem) -> None:
@@ -272,7 +259,7 @@ def _check_repeatable(problem: Problem) -> None:
     (first, before), (second, after) = problem.evaluate(problem.start), problem.evaluate(problem.start)
     rounding = 1e3 * torch.finfo(problem.dtype).eps  # some devices add in an order of their own
     seen = [("the objective", first, second)]
-    seen += [(f"{g.kind} {g.name!r}", before[g.name], after[g.name]) for g in problem.groups]
+    seen += [(g.label, before[g.name], after[g.name]) for g in problem.groups]
     for label, one, other in seen:
         if not torch.allclose(one, other, rtol=rounding, atol=0.0):
             raise ValueError(
@@ -297,7 +284,8 @@ def _blocks(settings: Sequence[Setting]) -> list[_Block]:
         if stop == len(settings) or settings[stop].key != settings[start].key:
             part = settings[start:stop]
             name = "-".join(str(word) for word in part[0].key)
-            blocks.append(_Block(part[0].rule([s.options for s in part]), start, stop, f"dual {name}"))
+            rule = part[0].rule([s.options for s in part])
+            blocks.append(_Block(rule, start, stop, f"dual {name}", part[0].restart))
             start = stop
     return blocks
 

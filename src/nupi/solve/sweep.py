@@ -14,7 +14,7 @@ from nupi.solve.checks import check_run, check_switch
 from nupi.solve.chunk import Plan, run_chunk
 from nupi.solve.grid import Axes, Grid, expand
 from nupi.solve.methods import DEFAULT_PRIMAL, Factory, read_dual, read_primal
-from nupi.solve.problem import Constraints, Function, Point, Problem
+from nupi.solve.problem import Constraints, Function, Kinds, Point, Problem
 from nupi.solve.program import Setting, check_batched
 from nupi.solve.progress import Progress, reporter
 from nupi.solve.solution import History, Residuals, Solution
@@ -34,9 +34,11 @@ def sweep(
     grid: Grid,
     inequality: Constraints = None,
     equality: Constraints = None,
+    constraints: Kinds = None,
     dual: Factory | Mapping[str, Factory] | None = None,
     primal: Factory | None = None,
     restart: bool = False,
+    upper: float | None = None,
     steps: int = 1000,
     tol: float | None = None,
     history: Sequence[str] = (),
@@ -65,11 +67,14 @@ def sweep(
             union, for methods that have different gains.
         inequality: x to c(x), to be <= 0; or a dict of such functions by name.
         equality: x to h(x), to be 0; or a dict of such functions by name.
+        constraints: constraints of any kind with their functions of x, by name, as for `minimize`.
         dual: a dual optimizer class, or `functools.partial` of one: NuPI (the default), UnifiedMomentum, PID,
-            or torch's SGD and Adam with maximize=True. Or a dict of them by label, to choose from by the axis "dual".
+            a `DualOptimizer` of your own, or torch's SGD and Adam with maximize=True. Or a dict of them by label, to
+            choose from by the axis "dual".
         primal: torch's SGD or Adam, with its options by `functools.partial`; by default gradient descent with
             step size 0.01 and momentum 0.9.
         restart: whether a multiplier is set to 0 as soon as its inequality is strictly satisfied.
+        upper: the most that the multiplier of an inequality may become.
         steps: how many steps every run takes.
         tol: a run has converged if no KKT residual exceeds this at the end. (All runs take all steps.)
         history: what to record: any of "objective", "violations", "multipliers", "x".
@@ -99,7 +104,7 @@ def sweep(
         >>> found.at(ki=0.1, kp=1.0).multipliers["inequality"]
         tensor(1.0000, dtype=torch.float64)
     """
-    problem = Problem(objective, x0, inequality, equality)
+    problem = Problem(objective, x0, inequality, equality, constraints, upper=upper)
     check_run(steps, tol, history, every)
     check_switch("compiled", compiled)
     report = reporter(progress)
