@@ -12,18 +12,12 @@ from nupi import tune
 from nupi.paper import jobs
 from nupi.paper.command import app
 from nupi.paper.data.fetch import DataUnavailableError
+from nupi.paper.jobs import running
 from nupi.paper.runner import Claim, Run
-from nupi.paper.sparsity import (
-    ablations,
-    beyond,
-    dry_run,
-    dynamics,
-    kp,
-    published,
-    table_targets,
-    tables,
-    training,
-)
+from nupi.paper.sparsity import adam as ablations
+from nupi.paper.sparsity import dry_run, dynamics, kp, published, tables, training
+from nupi.paper.sparsity import global_ as table_targets
+from nupi.paper.sparsity import starts as beyond
 from nupi.paper.sparsity.methods import GA, RESTARTS, Dual
 from nupi.paper.sparsity.runs import Trained, Wanted, frame
 from nupi.paper.sparsity.setting import SETTINGS, Setting
@@ -231,7 +225,7 @@ def noise(monkeypatch):
     images = torch.randn(size.images, 3, size.side, size.side, generator=generator)
     labels = torch.arange(size.images) % 10
     monkeypatch.setattr(training, "data", lambda _: ((images, labels), (images, labels)))
-    monkeypatch.setattr(jobs, "available_cores", lambda: 1)
+    monkeypatch.setattr(running, "available_cores", lambda: 1)
 
 
 TARGETS = {
@@ -324,7 +318,7 @@ def test_a_dry_run_counts_what_a_step_takes(monkeypatch, tmp_path):
 
 def gated(size):
     from nupi import gates
-    from nupi.paper.resnet import GATED, ResNet18
+    from nupi.paper.sparsity.resnet import GATED, ResNet18
 
     model = ResNet18(size.width)
     gates.attach(model, GATED, place=size.place, droprate_init=size.droprate_init, clamp=size.clamp)

@@ -13,10 +13,10 @@ from torch.nn.functional import cross_entropy
 from nupi import gates
 from nupi.paper import jobs
 from nupi.paper.data import cifar10
-from nupi.paper.resnet import GATED, ResNet18
 from nupi.paper.sparsity import training
 from nupi.paper.sparsity.descent import Descent
 from nupi.paper.sparsity.methods import GA, RESTARTS, Dual
+from nupi.paper.sparsity.resnet import GATED, ResNet18
 from nupi.paper.sparsity.setting import SETTINGS, Setting
 
 TINY = Setting(images=20, side=8, width=2, batch=8, epochs=3, warm_up=2, rate=0.05)

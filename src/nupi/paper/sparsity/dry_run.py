@@ -15,11 +15,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from nupi import gates
 from nupi.paper import jobs
-from nupi.paper.resnet import GATED, ResNet18
 from nupi.paper.runner import Claim, Run
 from nupi.paper.sparsity.descent import Descent
 from nupi.paper.sparsity.methods import Dual
 from nupi.paper.sparsity.published import KP_GLOBAL
+from nupi.paper.sparsity.resnet import GATED, ResNet18
 from nupi.paper.sparsity.setting import SETTINGS
 from nupi.paper.sparsity.training import descend, on_device
 

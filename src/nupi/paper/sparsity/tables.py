@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import torch
 
-from nupi.paper.fairness_curves import spread
+from nupi.paper.fairness.curves import spread
 from nupi.paper.runner import SCALES, Claim, Run, write_atomically
 from nupi.paper.sparsity.published import LayerRow, Row
 

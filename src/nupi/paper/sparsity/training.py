@@ -18,9 +18,9 @@ from torch.nn.functional import avg_pool2d, cross_entropy, pad
 from nupi import gates
 from nupi.paper import jobs
 from nupi.paper.data import cifar10
-from nupi.paper.resnet import GATED, ResNet18
 from nupi.paper.sparsity.descent import Descent, weight_optimizer
 from nupi.paper.sparsity.methods import Dual
+from nupi.paper.sparsity.resnet import GATED, ResNet18
 from nupi.paper.sparsity.setting import Setting
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from nupi import gates
-from nupi.paper.resnet import ResNet18, sparse_resnet18
+from nupi.paper.sparsity.resnet import ResNet18, sparse_resnet18
 
 
 def count(parameters):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from nupi.paper import jobs
+from nupi.paper.jobs import running as jobs
 
 if TYPE_CHECKING:
     from collections import deque

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import pandas as pd
 import torch
 
-from nupi.paper import fairness_rivals, jobs
-from nupi.paper.fairness_curves import Curves, percent, runs_folder, spread
+from nupi.paper import jobs
+from nupi.paper.fairness import rivals
+from nupi.paper.fairness.curves import Curves, percent, runs_folder, spread
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -63,9 +64,7 @@ def shipped(run: Run, curves: Mapping[str, Curves], data: adult.Adult) -> pd.Dat
     wanted = [
         {"estimator": estimator, "bound": 0.01, "rounds": rounds} for estimator, rounds in RIVALS[run.scale]
     ]
-    outcomes = jobs.run(
-        fairness_rivals.exponentiated_gradient, wanted, runs_folder(run), version=fairness_rivals.VERSION
-    )
+    outcomes = jobs.run(rivals.exponentiated_gradient, wanted, runs_folder(run), version=rivals.VERSION)
     models = [
         (name, each.train_positive, each.test_positive, each.seconds.mean().item())
         for name, each in curves.items()
@@ -75,8 +74,8 @@ def shipped(run: Run, curves: Mapping[str, Curves], data: adult.Adult) -> pd.Dat
         models.append((name, value["train_positive"][None], value["test_positive"][None], value["seconds"]))
     rows, disagreement = [], 0.0
     for name, on_train, on_test, seconds in models:
-        train = [fairness_rivals.judge(positive, data.train) for positive in on_train]
-        test = [fairness_rivals.judge(positive, data.test) for positive in on_test]
+        train = [rivals.judge(positive, data.train) for positive in on_train]
+        test = [rivals.judge(positive, data.test) for positive in on_test]
         disagreement = max([disagreement, *(verdict["disagreement"] for verdict in train + test)])
         rows.append(
             {
@@ -93,9 +92,9 @@ def shipped(run: Run, curves: Mapping[str, Curves], data: adult.Adult) -> pd.Dat
     rows.append(
         {
             "classifier": "one that knows the labels, at exact parity",
-            "train accuracy": f"{fairness_rivals.parity_ceiling(data.train):.1%}",
+            "train accuracy": f"{rivals.parity_ceiling(data.train):.1%}",
             "train gap": "0.0%",
-            "test accuracy": f"{fairness_rivals.parity_ceiling(data.test):.1%}",
+            "test accuracy": f"{rivals.parity_ceiling(data.test):.1%}",
             "test gap": "0.0%",
             **dict.fromkeys(("by chance", "mean test gap", "CPU seconds"), ""),
         }

@@ -7,7 +7,8 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from nupi.paper import command, jobs, runner, submission
+from nupi.paper import command, jobs, runner
+from nupi.paper.jobs import submission
 
 MODULE = """
 import os, pathlib, signal

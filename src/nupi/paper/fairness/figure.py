@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from nupi.paper.fairness_curves import Curves
+    from nupi.paper.fairness.curves import Curves
 
 COLOURS = {
     "gradient ascent": style.colour("ga"),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nupi.paper import jobs
-from nupi.paper.fairness_training import VERSION, Measure, train
+from nupi.paper.fairness.training import VERSION, Measure, train
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

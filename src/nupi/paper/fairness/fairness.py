@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nupi.paper.data import adult
-from nupi.paper.fairness_curves import Curves, Dual, percent, spread, train_all
-from nupi.paper.fairness_figure import draw
-from nupi.paper.fairness_tables import by_group, ends, results, shipped
+from nupi.paper.fairness.curves import Curves, Dual, percent, spread, train_all
+from nupi.paper.fairness.figure import draw
+from nupi.paper.fairness.tables import by_group, ends, results, shipped
 from nupi.paper.runner import Claim, Run, target
 
 if TYPE_CHECKING:

@@ -8,8 +8,20 @@ from typing import TYPE_CHECKING
 import torch
 
 from nupi.paper import style
-from nupi.paper.plane import LR, PROBLEM, START, STEPS, Gains, Optima, Path, endings, optima, runs, separation
-from nupi.paper.plane_figure import AREA, draw_basins, draw_paths
+from nupi.paper.plane.figure import AREA, draw_basins, draw_paths
+from nupi.paper.plane.problem import (
+    LR,
+    PROBLEM,
+    START,
+    STEPS,
+    Gains,
+    Optima,
+    Path,
+    endings,
+    optima,
+    runs,
+    separation,
+)
 from nupi.paper.runner import Claim, Run, target
 from nupi.theory.spectrum import damping_ratio_of, eigenvalues
 

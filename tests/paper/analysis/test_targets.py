@@ -7,8 +7,9 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from nupi.paper import plane, sheet
+from nupi.paper.analysis import sheet
 from nupi.paper.command import app
+from nupi.paper.plane import problem as plane
 from nupi.paper.runner import Run
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.lines import Line2D
 
 from nupi.paper import style
-from nupi.paper.fairness_curves import Curves, Dual, percent, spread, train_all
+from nupi.paper.fairness.curves import Curves, Dual, percent, spread, train_all
 from nupi.paper.runner import Claim, Run, target
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from nupi.paper.fairness_training import train
+from nupi.paper.fairness.training import train
 
 GAINS = {"ki": 0.3, "kp": 2.0, "nu": 0.5}
 

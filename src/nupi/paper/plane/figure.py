@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from nupi.paper import style
-from nupi.paper.plane import START, Gains, Optima, Path, objective, violation
+from nupi.paper.plane.problem import START, Gains, Optima, Path, objective, violation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from nupi.paper import style
+from nupi.paper.analysis.stability import stability
 from nupi.paper.runner import Claim, Run, target
-from nupi.paper.stability import stability
 from nupi.theory.spectrum import Regime, critical_points, eigenvalues, regime, system_matrix
 
 if TYPE_CHECKING:

@@ -97,7 +97,7 @@ def run(
             waiting.append(settings)
     count = min(len(waiting), workers or available_cores())
     if waiting and _executor is not None:
-        from nupi.paper import submission
+        from nupi.paper.jobs import submission
 
         yield from submission.in_submitted_jobs(function, waiting, folder, version, _executor)
     elif count <= 1:
@@ -110,7 +110,7 @@ def run(
 
 @contextlib.contextmanager
 def submitted(options: Mapping[str, Any]) -> Iterator[None]:
-    """Within it jobs go through submitit (see `nupi.paper.submission`), with these options."""
+    """Within it jobs go through submitit (see `nupi.paper.jobs.submission`), with these options."""
     global _executor
     before, _executor = _executor, dict(options)
     try:

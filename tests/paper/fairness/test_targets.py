@@ -10,10 +10,11 @@ import torch
 from scipy.optimize import linprog
 from typer.testing import CliRunner
 
-from nupi.paper import fairness, fairness_nu, fairness_rivals
 from nupi.paper.command import app
 from nupi.paper.data import adult
-from nupi.paper.fairness_curves import Curves
+from nupi.paper.fairness import fairness, rivals
+from nupi.paper.fairness import nu as fairness_nu
+from nupi.paper.fairness.curves import Curves
 
 
 def as_gaps(violation):
@@ -119,7 +120,7 @@ def test_the_ceiling_of_parity_is_the_linear_programs():
     gain = np.append(1 - 2 * labels.numpy(), 0)
     best = linprog(gain, A_eq=equal, b_eq=np.zeros(4), bounds=(0, 1))
     accuracy = (-best.fun + (1 - labels).sum().item()) / 300
-    assert fairness_rivals.parity_ceiling(rows) == pytest.approx(accuracy, abs=1e-9)
+    assert rivals.parity_ceiling(rows) == pytest.approx(accuracy, abs=1e-9)
 
 
 def test_judge_by_hand():
@@ -127,7 +128,7 @@ def test_judge_by_hand():
         torch.zeros(8, 1), torch.tensor([1.0, 0, 1, 0, 1, 1, 0, 0]), torch.tensor([0, 0, 0, 0, 0, 0, 1, 1])
     )
     positive = torch.tensor([1, 1, 1, 0, 0, 0, 1, 1]).bool()  # rates 1/2 and 1, together 5/8
-    found = fairness_rivals.judge(positive, rows)
+    found = rivals.judge(positive, rows)
     assert found["accuracy"] == 3 / 8
     assert found["gap"] == pytest.approx(3 / 8)
     assert found["mean_gap"] == pytest.approx((6 * 1 / 8 + 2 * 3 / 8) / 8)
@@ -141,14 +142,12 @@ def test_chance_is_the_spread_of_equal_rates():
     predicted = rng.random(20_000) < 0.25
     # The largest of two opposite gaps is one half-normal variable.
     deviation = np.sqrt(0.25 * 0.75 / 20_000)
-    assert fairness_rivals.chance_gap(predicted, groups) == pytest.approx(
-        deviation * np.sqrt(2 / np.pi), rel=0.2
-    )
+    assert rivals.chance_gap(predicted, groups) == pytest.approx(deviation * np.sqrt(2 / np.pi), rel=0.2)
 
 
 def test_an_unknown_estimator_is_refused():
     with pytest.raises(ValueError, match="estimator='forest'"):
-        fairness_rivals.exponentiated_gradient(estimator="forest", bound=0.01, rounds=1)
+        rivals.exponentiated_gradient(estimator="forest", bound=0.01, rounds=1)
 
 
 @pytest.fixture

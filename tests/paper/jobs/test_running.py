@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nupi.paper import jobs
+from nupi.paper.jobs import running as jobs
 
 # What other processes import: this file's tests run from anywhere.
 MODULE = """
