@@ -14,10 +14,21 @@ from nupi.paper.command import app
 from nupi.paper.data.fetch import DataUnavailableError
 from nupi.paper.jobs import running
 from nupi.paper.runner import Claim, Run
-from nupi.paper.sparsity import adam as ablations
-from nupi.paper.sparsity import dry_run, dynamics, kp, published, tables, training
-from nupi.paper.sparsity import global_ as table_targets
-from nupi.paper.sparsity import starts as beyond
+from nupi.paper.sparsity import (
+    adam,
+    bisection,
+    dry_run,
+    dynamics,
+    global_,
+    kp,
+    layerwise,
+    momentum,
+    penalized,
+    published,
+    starts,
+    tables,
+    training,
+)
 from nupi.paper.sparsity.methods import GA, RESTARTS, Dual
 from nupi.paper.sparsity.runs import Trained, Wanted, frame
 from nupi.paper.sparsity.setting import SETTINGS, Setting
@@ -57,7 +68,7 @@ def as_in_the_paper(published_rows, kps):
 
 
 def test_the_paper_s_own_numbers_bear_its_claims_out():
-    found = verdicts(table_targets.global_claims(as_in_the_paper(published.GLOBAL, published.KP_GLOBAL)))
+    found = verdicts(global_.global_claims(as_in_the_paper(published.GLOBAL, published.KP_GLOBAL)))
     assert all(found.values())
     assert len(found) == 21
     layers = [
@@ -68,7 +79,7 @@ def test_the_paper_s_own_numbers_bear_its_claims_out():
     for epsilon, kp_there in published.KP_LAYERWISE.items():
         bumpless = Dual(kp=kp_there, init="bumpless")
         layers.append(made_up(bumpless, epsilon, 0.0, 90.0, layers=[0.0, 0.1]))
-    found = verdicts(table_targets.layerwise_claims(layers))
+    found = verdicts(layerwise.layerwise_claims(layers))
     assert all(found.values())
     assert len(found) == 22
 
@@ -84,7 +95,7 @@ def test_claims_about_one_constraint_fail_where_runs_say_so():
     def failing(dual, violation, train, worst=-0.1):
         changed = [each for each in runs if each.wanted.dual != dual]
         changed.append(made_up(dual, 0.3, violation, train, worst=worst))
-        every = verdicts(table_targets.global_claims(changed))
+        every = verdicts(global_.global_claims(changed))
         return [claim.removeprefix("at 30%: ") for claim, holds in every.items() if not holds]
 
     assert failing(GA, -4.0, 95.0) == ["gradient ascent and momentum overshoot by more than 5 points"]
@@ -107,7 +118,7 @@ def test_claims_about_layers():
         }
         accuracy = {Dual(kp=12.0): 96.0}
         runs = [made_up(d, 0.3, 0.0, accuracy.get(d, 95.0), layers=each) for d, each in layers.items()]
-        return list(verdicts(table_targets.layerwise_claims(runs)).values())
+        return list(verdicts(layerwise.layerwise_claims(runs)).values())
 
     assert claims([-1.0, 0.5]) == [True] * 6
     assert claims([-18.0, 0.5]) == [True, False, True, False, True, True]
@@ -126,14 +137,14 @@ def test_claims_about_kp():
 
 def test_claims_about_adam_and_momentum():
     runs = [made_up(d, 0.3, row.violation, row.train) for d, row in published.ADAM[0.3].items()]
-    assert all(verdicts(ablations.adam_claims(runs)).values())
+    assert all(verdicts(adam.adam_claims(runs)).values())
     noisy = [made_up(dual, 0.3, i - 15 + i % 2 * 1.9, 90.0) for i, dual in enumerate(published.ADAM[0.3])]
-    assert not any(verdicts(ablations.adam_claims(noisy)).values())
+    assert not any(verdicts(adam.adam_claims(noisy)).values())
     both = published.POLYAK | published.NESTEROV
     runs = [made_up(dual, 0.3, row.violation, row.train) for dual, row in both.items()]
-    assert all(verdicts(ablations.momentum_claims(runs)).values())
+    assert all(verdicts(momentum.momentum_claims(runs)).values())
     mild = [made_up(dual, 0.3, -dual.beta - 4.0, 90.0) for dual in both]
-    assert list(verdicts(ablations.momentum_claims(mild)).values()) == [False, True, False, True]
+    assert list(verdicts(momentum.momentum_claims(mild)).values()) == [False, True, False, True]
 
 
 def test_claims_about_dynamics_and_penalties():
@@ -149,10 +160,10 @@ def test_claims_about_dynamics_and_penalties():
     assert not list(verdicts(dynamics.dynamics_claims(list(runs.values()))).values())[1]
 
     source = made_up(Dual(kp=16.0), 0.3, 0.1, 97.0, multiplier=2.0)
-    free = [made_up(dynamics.ZERO, 0.3, 69.0, 99.0)]
+    free = [made_up(penalized.ZERO, 0.3, 69.0, 99.0)]
     for violation, holds in ((2.0, True), (8.0, False)):
         fixed = made_up(Dual("penalty", multiplier=2.0), 0.3, violation, 97.0)
-        assert list(verdicts(dynamics.penalized_claims([(source, fixed)], free)).values()) == [True, holds]
+        assert list(verdicts(penalized.penalized_claims([(source, fixed)], free)).values()) == [True, holds]
 
 
 def test_the_question_of_starts():
@@ -163,26 +174,26 @@ def test_the_question_of_starts():
         runs = []
         for seed, (violation, train) in enumerate((first, second)):
             runs += [made_up(GA, 0.3, -9.0, 93.0, seed=seed), made_up(RESTARTS, 0.3, 0.5, 97.0, seed=seed)]
-            runs += [made_up(dual, 0.3, -0.9, paper_train, seed=seed) for dual in beyond.variants(14.4)]
+            runs += [made_up(dual, 0.3, -0.9, paper_train, seed=seed) for dual in starts.variants(14.4)]
             runs.append(made_up(tuned, 0.3, violation, train, seed=seed))
-        return list(verdicts(beyond.starts_claims(runs, tuned)).values())
+        return list(verdicts(starts.starts_claims(runs, tuned)).values())
 
     assert found((5.0, 90.0), (0.3, 97.5)) == [False, True]  # the seed it was tuned on does not count
     assert found((0.0, 99.0), (0.3, 96.5)) == [False, False]
     assert found((0.0, 99.0), (-1.5, 97.5)) == [False, False]
     assert found((0.0, 99.0), (-1.5, 97.5), paper_train=97.0) == [True, False]
     only = [made_up(RESTARTS, 0.3, 0.5, 97.0), made_up(tuned, 0.3, 0.3, 97.0)]
-    assert list(verdicts(beyond.starts_claims(only, tuned)).values()) == [False, True]
-    assert list(verdicts(beyond.starts_claims(only, None)).values()) == [False, False]  # bisection found none
-    assert len(beyond.variants(14.4)) == 12  # three controllers at nu = 0, two forms, with and without a ramp
+    assert list(verdicts(starts.starts_claims(only, tuned)).values()) == [False, True]
+    assert list(verdicts(starts.starts_claims(only, None)).values()) == [False, False]  # bisection found none
+    assert len(starts.variants(14.4)) == 12  # three controllers at nu = 0, two forms, with and without a ramp
 
 
 def test_a_search_counts_only_if_it_converged_within_the_runs():
     runs = tuple(tune.Run(float(each), 0.1) for each in range(8))
     search = tune.Bisection(3.0, 0.1, "converged", (2.0, 4.0), runs)
-    assert beyond._verdict("bumpless", search).holds
-    assert not beyond._verdict("bumpless", replace(search, status="no sign change")).holds
-    assert not beyond._verdict("bumpless", replace(search, runs=(*runs, runs[0]))).holds
+    assert bisection._verdict("bumpless", search).holds
+    assert not bisection._verdict("bumpless", replace(search, status="no sign change")).holds
+    assert not bisection._verdict("bumpless", replace(search, runs=(*runs, runs[0]))).holds
 
 
 def test_tables_have_the_paper_s_numbers_beside_ours():

@@ -1,9 +1,6 @@
-"""Trajectories on the two-dimensional problem: the effect of kp, and of nu."""
+"""Target `plane-kp`: what kp does to the trajectories on the two-dimensional problem."""
 
 from __future__ import annotations
-
-from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -16,22 +13,17 @@ from nupi.paper.plane.problem import (
     STEPS,
     Gains,
     Optima,
-    Path,
     endings,
     optima,
     runs,
     separation,
 )
+from nupi.paper.plane.record import REACHED, record
 from nupi.paper.runner import Claim, Run, target
 from nupi.theory.spectrum import damping_ratio_of, eigenvalues
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 ASCENT = (Gains("GA, step 0.005", 0.005), Gains("GA, step 0.01", 0.01))
 DAMPED = tuple(Gains(f"nuPI, kp = {kp:g}", 0.01, kp) for kp in (1.0, 3.0, 5.0))
-SMOOTHED = tuple(Gains(f"nuPI, nu = {nu:g}", 0.01, 10.0, nu) for nu in (0.0, 0.5, 0.9, 0.95))
-REACHED = 0.05  # the other minimum is 1.25 away
 
 
 @target(
@@ -48,7 +40,7 @@ def plane_kp(run: Run) -> list[Claim]:
     small, large, *damped = paths
     colours = [*style.shades("ga", 3)[:2], *style.shades("nupi", 3)]
     run.figure(draw_paths(paths, choices, colours, known, shown=3_500))
-    _record(run, choices, paths, known)
+    record(run, choices, paths, known)
 
     nearest = [path.distance(known.unconstrained).min().item() for path in (small, large)]
     first = START.sub(known.unconstrained).norm().item()
@@ -161,93 +153,8 @@ def _choice_of_start_and_step(run: Run, known: Optima) -> list[Claim]:
     ]
 
 
-@target(
-    "plane-nu",
-    paper="Appendix, 2-D nonconvex problem, ablation of nu",
-    about="nuPI at kp = 10, ki = 0.01 under growing nu, on the same problem",
-    scales=("smoke", "paper"),
-)
-def plane_nu(run: Run) -> list[Claim]:
-    """A large nu acts as positive momentum does: the multiplier overshoots."""
-    known = optima()
-    paths = runs(run, SMOOTHED, 3_000 if run.scale == "smoke" else STEPS)
-    run.figure(draw_paths(paths, SMOOTHED, style.shades("nupi", len(SMOOTHED)), known, shown=400))
-    _record(run, SMOOTHED, paths, known)
-
-    plain, strongest = paths[0], paths[-1]
-    overshoots = [path.overshoot for path in paths]
-    speeds = [path.settled_after for path in paths]
-    growth = [path.multiplier[:40].abs().max().item() for path in paths]
-    ends = [path.distance(known.constrained)[-1].item() for path in paths]
-    return [
-        Claim(
-            "nu = 0.95 oscillates",
-            "oscillates",
-            f"{strongest.sign_changes} sign changes, overshoot {strongest.overshoot:.0f}%",
-            strongest.sign_changes >= 2 and strongest.overshoot > 10.0,
-        ),
-        Claim(
-            "nu = 0 does not",
-            "a PI controller",
-            f"{plain.sign_changes} sign changes, overshoot {plain.overshoot:.1f}%",
-            plain.sign_changes == 0,
-        ),
-        Claim(
-            "more nu, more overshoot, as with positive momentum",
-            "qualitatively similar",
-            "overshoot " + ", ".join(f"{o:.1f}%" for o in overshoots) + " for nu 0, 0.5, 0.9, 0.95",
-            all(a <= b + 1e-9 for a, b in pairwise(overshoots)) and overshoots[-1] > overshoots[0],
-        ),
-        Claim(
-            "nu > 0 shows no advantage here",
-            "none",
-            f"settles in {speeds[0]} steps at nu = 0, and in {', '.join(map(str, speeds[1:]))}",
-            min(speeds[1:]) > 0.98 * speeds[0],
-        ),
-        Claim(
-            "all of them reach the constrained optimum",
-            "shown",
-            f"within {max(ends):.0e} of it; multipliers peaked at {', '.join(f'{g:.0f}' for g in growth)}",
-            max(ends) < REACHED,
-        ),
-    ]
-
-
 def _damping_at_the_optimum(gains: Gains, known: Optima, step: float = LR) -> float:
     """The damping ratio of the slowest pair of eigenvalues of the flow, linearised at the optimum."""
     multiplier = torch.tensor([known.multiplier], dtype=torch.float64)
     phi, slopes = PROBLEM.curvature(known.constrained, multiplier), PROBLEM.slopes(known.constrained)
     return damping_ratio_of(eigenvalues(phi, slopes, gains.ki / step, gains.kp)[:2])
-
-
-def _record(run: Run, choices: Sequence[Gains], paths: Sequence[Path], known: Optima) -> None:
-    import pandas as pd
-
-    frames = [
-        pd.DataFrame(
-            {
-                "ki": gains.ki,
-                "kp": gains.kp,
-                "nu": gains.nu,
-                "step": range(len(path.x)),
-                "x1": path.x[:, 0],
-                "x2": path.x[:, 1],
-                "multiplier": path.multiplier,
-                "violation": path.violation,
-            }
-        )[::10]
-        for gains, path in zip(choices, paths, strict=True)
-    ]
-    run.results(pd.concat(frames))
-    measured = [
-        {
-            "run": gains.label,
-            "sign changes": path.sign_changes,
-            "overshoot %": round(path.overshoot, 2),
-            "settled after": path.settled_after,
-            "final distance": path.distance(known.constrained)[-1].item(),
-            "multiplier": path.multiplier[-1].item(),
-        }
-        for gains, path in zip(choices, paths, strict=True)
-    ]
-    run.table(f"The multiplier of the optimum is {known.multiplier:.4f}", pd.DataFrame(measured))

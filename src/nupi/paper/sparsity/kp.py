@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from nupi.paper.runner import Claim, Run, target
 from nupi.paper.sparsity import figures, published
-from nupi.paper.sparsity.adam import densities, few
+from nupi.paper.sparsity.ablation import densities, few
 from nupi.paper.sparsity.dry_run import dry_run
 from nupi.paper.sparsity.runs import Trained, Wanted, frame, train_all
 from nupi.paper.sparsity.setting import SEEDS
