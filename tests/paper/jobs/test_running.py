@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from nupi.paper.jobs import running as jobs
+from nupi.paper import jobs
+from nupi.paper.jobs import workers
 
 # What other processes import: this file's tests run from anywhere.
 MODULE = """
@@ -74,16 +75,14 @@ def test_every_job_is_done_once_and_then_read(work, tmp_path, workers):
 
 def test_another_version_or_setting_is_another_result(work, tmp_path):
     paths = {
-        jobs.result_path(tmp_path, work.square, {"x": 1}, "1"),
-        jobs.result_path(tmp_path, work.square, {"x": 1}, "2"),
-        jobs.result_path(tmp_path, work.square, {"x": 1.5}, "1"),
-        jobs.result_path(tmp_path, work.temper, {"x": 1}, "1"),
+        jobs.Job(work.square, {"x": 1}, tmp_path, "1").path,
+        jobs.Job(work.square, {"x": 1}, tmp_path, "2").path,
+        jobs.Job(work.square, {"x": 1.5}, tmp_path, "1").path,
+        jobs.Job(work.temper, {"x": 1}, tmp_path, "1").path,
     }
     assert len(paths) == 4
     one, other = ({"x": 1, "log": None}, {"log": None, "x": 1})
-    assert jobs.result_path(tmp_path, work.square, one, "1") == jobs.result_path(
-        tmp_path, work.square, other, "1"
-    )
+    assert jobs.Job(work.square, one, tmp_path, "1").path == jobs.Job(work.square, other, tmp_path, "1").path
 
 
 def test_a_failure_or_a_dead_process_does_not_sink_the_rest(work, tmp_path):
@@ -147,17 +146,17 @@ def test_no_worker_outlives_the_command(tmp_path, how):
 
 
 def test_a_worker_that_dies_before_its_first_job_costs_that_job_only(work, tmp_path, monkeypatch):
-    start, started = jobs._start, []
+    start, started = workers.start, []
 
-    def start_and_kill_the_first(*arguments):
-        worker = start(*arguments)
+    def start_and_kill_the_first():
+        worker = start()
         started.append(worker)
         if len(started) == 1:
             worker.process.kill()
             worker.process.join()
         return worker
 
-    monkeypatch.setattr(jobs, "_start", start_and_kill_the_first)
+    monkeypatch.setattr(workers, "start", start_and_kill_the_first)
     outcomes = list(jobs.run(work.square, [{"x": x} for x in range(4)], tmp_path, workers=2))
     failed = [outcome for outcome in outcomes if outcome.failure]
     assert [outcome.failure for outcome in failed] == ["its process died with exit code -9"]
@@ -183,15 +182,25 @@ def something_else(_):
     return buffer.getvalue()
 
 
-@pytest.mark.parametrize("damage", [cut, flipped, nonsense, something_else])
+@pytest.mark.parametrize("damage", [cut, flipped, nonsense, something_else, lambda _: b""])
 def test_a_damaged_result_is_computed_again(work, tmp_path, damage):
     settings = {"x": 3}
     list(jobs.run(work.square, [settings], tmp_path))
-    path = jobs.result_path(tmp_path, work.square, settings, "1")
+    path = jobs.Job(work.square, settings, tmp_path, "1").path
     path.write_bytes(damage(path.read_bytes()))
-    (again,) = jobs.run(work.square, [settings], tmp_path)
+    with pytest.warns(RuntimeWarning, match="it is computed again"):
+        (again,) = jobs.run(work.square, [settings], tmp_path)
     assert not again.cached
     assert torch.equal(again.value["square"], torch.tensor(9))
+
+
+def test_a_result_under_another_name_is_not_taken(work, tmp_path):
+    list(jobs.run(work.square, [{"x": 3}, {"x": 4}], tmp_path, workers=1))
+    three, four = (jobs.Job(work.square, {"x": x}, tmp_path).path for x in (3, 4))
+    three.replace(four)
+    with pytest.warns(RuntimeWarning, match="is another job's result"):
+        (again,) = jobs.run(work.square, [{"x": 4}], tmp_path)
+    assert int(again.value["square"]) == 16
 
 
 def test_no_worker_is_refused(work, tmp_path):

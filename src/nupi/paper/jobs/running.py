@@ -13,54 +13,22 @@ sink the others.
 from __future__ import annotations
 
 import contextlib
-import functools
-import hashlib
-import json
-import multiprocessing
 import os
-import sys
-import threading
-import traceback
-import zipfile
 from collections import deque
-from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
-import torch
+from nupi.paper.jobs import workers as processes
+from nupi.paper.jobs.job import Function, Job, Outcome, Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from multiprocessing.context import SpawnProcess
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
-
-Settings: TypeAlias = "Mapping[str, Any]"
-Function: TypeAlias = "Callable[..., Any]"
 
 _executor: dict[str, Any] | None = None  # options for submitit, or None for processes of our own
 
 
 class JobsFailedError(RuntimeError):
     """Some jobs failed; the message has the traceback of each. What the others found is kept."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of one job: its value, or else why there is none."""
-
-    settings: dict[str, Any]
-    value: Any = None
-    failure: str | None = None
-    cached: bool = False
-
-
-@dataclass
-class _Worker:
-    """A process, our end of its pipe, and the job it is at."""
-
-    process: SpawnProcess
-    pipe: Connection
-    job: dict[str, Any] = field(default_factory=dict)
 
 
 def run(
@@ -83,29 +51,24 @@ def run(
             the jobs run in this process.
         shared: further keyword arguments of every call that have no part in the name, such as where an input lies.
     """
-    if shared:
-        function = functools.partial(function, **shared)
     if workers is not None and workers < 1:
         raise ValueError(f"workers={workers}: at least 1 process must do the work")
-    folder.mkdir(parents=True, exist_ok=True)
-    waiting: deque[dict[str, Any]] = deque()
-    for settings in map(dict, jobs):
-        path = result_path(folder, function, settings, version)
-        if (found := read(path)) is not None and "value" in found:
-            yield Outcome(settings, found["value"], cached=True)
+    waiting: deque[Job] = deque()
+    for job in (Job(function, dict(settings), folder, version, shared) for settings in jobs):
+        if (found := job.kept()) is not None:
+            yield found
         else:
-            waiting.append(settings)
+            waiting.append(job)
     count = min(len(waiting), workers or available_cores())
     if waiting and _executor is not None:
         from nupi.paper.jobs import submission
 
-        yield from submission.in_submitted_jobs(function, waiting, folder, version, _executor)
+        yield from submission.in_submitted_jobs(waiting, folder / "logs", _executor)
     elif count <= 1:
-        for settings in waiting:
-            path = result_path(folder, function, settings, version)
-            yield outcome_of(settings, path, attempt(function, settings, path))
+        for job in waiting:
+            yield job.outcome(job.attempt())
     else:
-        yield from _in_processes(function, waiting, folder, version, count)
+        yield from processes.in_processes(waiting, count)
 
 
 @contextlib.contextmanager
@@ -139,146 +102,8 @@ def values(outcomes: Iterable[Outcome]) -> list[tuple[dict[str, Any], Any]]:
     return [(outcome.settings, outcome.value) for outcome in every]
 
 
-def result_path(folder: Path, function: Function, settings: Settings, version: str) -> Path:
-    """The file a job's result is kept in: readable in front, exact behind."""
-    if isinstance(function, functools.partial):  # what is shared has no part in the name
-        function = function.func
-    exact = json.dumps(
-        [function.__module__, function.__qualname__, version, dict(settings)], sort_keys=True, allow_nan=False
-    )
-    digest = hashlib.sha256(exact.encode()).hexdigest()[:16]
-    readable = "-".join(
-        f"{key}{value}" for key, value in settings.items() if isinstance(value, int | float | str)
-    )
-    clean = "".join(c if c.isalnum() or c in "-._" else "_" for c in readable)[:80]
-    return folder / f"{function.__name__}-{clean}-{digest}.pt"
-
-
-def progress_path(result: Path) -> Path:
-    """Where a long job may keep how far it is; it goes once the result is there."""
-    return result.with_suffix(".progress")
-
-
 def available_cores() -> int:
     """The cores this process may use, which may be fewer than the machine has."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def _in_processes(
-    function: Function, waiting: deque[dict[str, Any]], folder: Path, version: str, count: int
-) -> Iterator[Outcome]:
-    workers: list[_Worker] = []
-    try:
-        while waiting or workers:
-            while waiting and len(workers) < count:
-                workers.append(_start(function, folder, version))
-                _give(workers[-1], waiting.popleft())
-            for pipe in wait([worker.pipe for worker in workers]):
-                worker = next(each for each in workers if each.pipe is pipe)
-                path = result_path(folder, function, worker.job, version)
-                try:
-                    failure = worker.pipe.recv()
-                except (EOFError, OSError):  # the process is gone, and the job with it
-                    worker.process.join()
-                    failure = f"its process died with exit code {worker.process.exitcode}"
-                    workers.remove(worker)
-                else:
-                    if not waiting:
-                        workers.remove(worker)
-                        _dismiss(worker)
-                outcome = outcome_of(worker.job, path, failure)
-                if worker in workers:
-                    _give(worker, waiting.popleft())
-                yield outcome
-    finally:
-        for worker in workers:
-            worker.process.terminate()
-            worker.process.join()
-
-
-def _start(function: Function, folder: Path, version: str) -> _Worker:
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_work, args=(theirs, function, folder, version), daemon=True)
-    process.start()
-    theirs.close()
-    return _Worker(process, ours)
-
-
-def _give(worker: _Worker, job: dict[str, Any]) -> None:
-    worker.job = job
-    with contextlib.suppress(BrokenPipeError):  # the process is gone: waiting for its answer will tell
-        worker.pipe.send(job)
-
-
-def _dismiss(worker: _Worker) -> None:
-    worker.pipe.send(None)
-    worker.pipe.close()
-    worker.process.join()
-
-
-def _work(pipe: Connection, function: Function, folder: Path, version: str) -> None:
-    """A worker's life: take a job, do it, keep its result, say so; until there are no more, or no parent."""
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
-    try:
-        while (settings := pipe.recv()) is not None:
-            pipe.send(attempt(function, settings, result_path(folder, function, settings, version)))
-    except (EOFError, BrokenPipeError, KeyboardInterrupt):  # whoever asked is gone
-        sys.exit(1)
-
-
-def _leave_with_parent() -> None:
-    """End this process when the one that asked for it is gone, however it went: nobody waits for the job."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
-
-
-def attempt(function: Function, settings: dict[str, Any], path: Path) -> str | None:
-    """Do the job, on one thread whatever the machine, and keep its result; the traceback if it fails."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        write(path, {"value": function(**settings)})
-        progress_path(path).unlink(missing_ok=True)
-    except Exception:  # noqa: BLE001 - whatever went wrong is one job's, and is reported as such
-        return traceback.format_exc()
-    finally:
-        torch.set_num_threads(threads)
-    return None
-
-
-def outcome_of(settings: dict[str, Any], path: Path, failure: str | None) -> Outcome:
-    """What became of a job that is over: its failure, or what its file holds."""
-    if failure is not None:
-        return Outcome(settings, failure=failure)
-    found = read(path)
-    if found is None or "value" not in found:
-        return Outcome(settings, failure=f"its result {path} was written but cannot be read back")
-    return Outcome(settings, found["value"])
-
-
-def write(path: Path, content: dict[str, Any]) -> None:
-    """Keep this in a file, whole or not at all."""
-    part = path.with_suffix(f".{os.getpid()}.part")
-    try:
-        torch.save(content, part)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def read(path: Path) -> dict[str, Any] | None:
-    """What the file holds; None if there is no file or it is damaged, so that the job is done again."""
-    try:
-        with zipfile.ZipFile(
-            path
-        ) as archive:  # torch's format, whose checksums torch itself does not compare
-            whole = archive.testzip() is None
-        found = torch.load(path, weights_only=True) if whole else None
-    except Exception:  # noqa: BLE001 - whatever a damaged file makes of the reader
-        return None
-    return found if isinstance(found, dict) else None

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from nupi.paper.jobs import running as jobs
+from nupi.paper.jobs import running
 
 if TYPE_CHECKING:
     from collections import deque
@@ -20,54 +20,46 @@ if TYPE_CHECKING:
 
     import submitit
 
+    from nupi.paper.jobs.job import Job, Outcome
+
 ATTEMPTS = 3  # a job that is killed this often is reported
 POLL = 0.2  # seconds
 DEFAULTS = {"timeout_min": 24 * 60, "cpus_per_task": 1, "name": "nupi"}
 LOG_LINES = 30
 
 
-def in_submitted_jobs(
-    function: jobs.Function,
-    waiting: deque[dict[str, Any]],
-    folder: Path,
-    version: str,
-    options: Mapping[str, Any],
-) -> Iterator[jobs.Outcome]:
+def in_submitted_jobs(waiting: deque[Job], logs: Path, options: Mapping[str, Any]) -> Iterator[Outcome]:
     """Yield an outcome for every waiting job as it finishes.
 
     Args:
-        function: what each job calls.
-        waiting: the keyword arguments of each.
-        folder: where results are kept; the logs are in its sub-folder "logs".
-        version: part of every result's name.
+        waiting: the jobs.
+        logs: the folder of their logs.
         options: for submitit's `AutoExecutor`: `cluster`, and what its `update_parameters` takes.
     """
-    executor = _executor(folder / "logs", options)
+    executor = _executor(logs, options)
     # A cluster queues what it cannot run yet; this machine would run everything at once.
-    at_once = jobs.available_cores() if executor.cluster == "local" else len(waiting)
-    queue = [(settings, 1) for settings in waiting]
-    running: list[tuple[submitit.Job[str | None], dict[str, Any], int]] = []
+    at_once = running.available_cores() if executor.cluster == "local" else len(waiting)
+    queue = [(job, 1) for job in waiting]
+    submitted: list[tuple[submitit.Job[str | None], Job, int]] = []
     try:
-        while queue or running:
-            while queue and len(running) < at_once:
-                settings, attempt = queue.pop(0)
-                path = jobs.result_path(folder, function, settings, version)
-                running.append((executor.submit(jobs.attempt, function, settings, path), settings, attempt))
-            finished = [each for each in running if each[0].done()]
-            for job, settings, attempt in finished:
-                running.remove((job, settings, attempt))
-                path = jobs.result_path(folder, function, settings, version)
-                killed = not path.exists() and _was_killed(job, executor.cluster)
+        while queue or submitted:
+            while queue and len(submitted) < at_once:
+                job, attempt = queue.pop(0)
+                submitted.append((executor.submit(job.attempt), job, attempt))
+            finished = [each for each in submitted if each[0].done()]
+            for handle, job, attempt in finished:
+                submitted.remove((handle, job, attempt))
+                killed = not job.path.exists() and _was_killed(handle, executor.cluster)
                 if killed and attempt < ATTEMPTS:
-                    queue.append((settings, attempt + 1))
+                    queue.append((job, attempt + 1))
                     continue
-                failure = None if path.exists() else _failure(job, attempt, killed=killed)
-                yield jobs.outcome_of(settings, path, failure)
+                failure = None if job.path.exists() else _failure(handle, attempt, killed=killed)
+                yield job.outcome(failure)
             if not finished:
                 time.sleep(POLL)
     finally:
-        for job, _, _ in running:
-            job.cancel(check=False)
+        for handle, _, _ in submitted:
+            handle.cancel(check=False)
 
 
 def _executor(logs: Path, options: Mapping[str, Any]) -> submitit.AutoExecutor:
