@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from nupi.paper.sparsity import figures
 from nupi.paper.sparsity.runs import Trained, Wanted, frame
-from nupi.paper.sparsity.setting import SEEDS
+from nupi.paper.sparsity.scales import SEEDS
 from nupi.paper.sparsity.tables import beside, by_method
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from nupi.paper.runner import Run, Scale
+    from nupi.paper.runner import Scale, TargetRun
     from nupi.paper.sparsity.methods import Dual
     from nupi.paper.sparsity.published import Row
 
@@ -31,7 +31,7 @@ def densities(scale: Scale) -> tuple[float, ...]:
     return (0.5,) if scale == "smoke" else (0.5, 0.3)
 
 
-def wanted(run: Run, tables: Tables) -> list[Wanted]:
+def wanted(run: TargetRun, tables: Tables) -> list[Wanted]:
     """The runs that the tables are made of; tables may share some."""
     every = [
         Wanted(dual, epsilon, seed)
@@ -44,7 +44,7 @@ def wanted(run: Run, tables: Tables) -> list[Wanted]:
 
 
 def show(
-    run: Run,
+    run: TargetRun,
     trained: Sequence[Trained],
     tables: Tables,
     gain: Callable[[Dual], float],

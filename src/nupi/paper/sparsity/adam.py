@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nupi.paper.runner import Claim, Run, target
+from nupi.paper.runner import Claim, TargetRun, target
 from nupi.paper.sparsity import published
 from nupi.paper.sparsity.ablation import densities, few, show, wanted
 from nupi.paper.sparsity.dry_run import dry_run
 from nupi.paper.sparsity.runs import Trained, train_all
+from nupi.paper.sparsity.scales import OPTIONS
 from nupi.paper.sparsity.tables import by_method, mean, score
 
 if TYPE_CHECKING:
@@ -23,13 +24,14 @@ TURN = 2.0  # points: more than the noise of a run
     paper="Figure 23, tables 13 and 14: the step size of Adam",
     about="Adam on the multiplier with 8 step sizes at 50 and 30%",
     scales=("smoke", "laptop", "desk", "paper"),
+    options=OPTIONS,
 )
-def sparsity_adam(run: Run) -> list[Claim]:
+def sparsity_adam(run: TargetRun) -> list[Claim]:
     """Train with every step size of Adam, and compare."""
     rows = {epsilon: few(run.scale, published.ADAM[epsilon]) for epsilon in densities(run.scale)}
     tables = {"Adam": rows}
-    if checked := dry_run(run, len(wanted(run, tables))):
-        return checked
+    if dry_run(run, len(wanted(run, tables))):
+        return []
     trained = train_all(run, wanted(run, tables))
     name = "Adam's step size"
     show(run, trained, tables, lambda dual: dual.step, name=name, log=True)

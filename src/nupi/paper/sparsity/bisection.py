@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from nupi.paper.runner import Claim, Run, target
+from nupi.paper.runner import Claim, TargetRun, target
 from nupi.paper.sparsity.dry_run import dry_run
 from nupi.paper.sparsity.methods import GA, Dual
 from nupi.paper.sparsity.published import KP as KP_TABLES
 from nupi.paper.sparsity.runs import Trained, Wanted, frame, train_all
+from nupi.paper.sparsity.scales import OPTIONS
 from nupi.paper.sparsity.tables import score
 from nupi.tune import Bisection, bisect_kp
 
@@ -29,12 +30,13 @@ MOST_RUNS = 8
     paper="Section 5.3: kp can be tuned by bisection",
     about="nupi.tune.bisect_kp on the density of 30%, from kp in [0, 40] to half a point, in at most 8 runs",
     scales=("smoke", "laptop", "desk", "paper"),
+    options=OPTIONS,
 )
-def sparsity_bisection(run: Run) -> list[Claim]:
+def sparsity_bisection(run: TargetRun) -> list[Claim]:
     """Search kp from both starts, and say what the searches found."""
-    starts: tuple[rule.Init, ...] = ("zero", "bumpless")
-    if checked := dry_run(run, len(starts) * MOST_RUNS):
-        return checked
+    starts: tuple[rule.Init, ...] = ("bumpless", "zero")
+    if dry_run(run, len(starts) * MOST_RUNS):
+        return []
     searches = {init: bisection(run, init) for init in starts}
     made = [
         frame(trained).assign(search=init, run=range(1, len(trained) + 1))
@@ -57,7 +59,7 @@ def sparsity_bisection(run: Run) -> list[Claim]:
     return score(run, [_verdict(init, search) for init, (search, _) in searches.items()])
 
 
-def bisection(run: Run, init: rule.Init) -> tuple[Bisection, list[Trained]]:
+def bisection(run: TargetRun, init: rule.Init) -> tuple[Bisection, list[Trained]]:
     """The search for kp on the first seed, and its runs: jobs like any other, so they are kept and shared."""
     made: list[Trained] = []
 

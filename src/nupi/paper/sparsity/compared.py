@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeAlias
 
 from nupi.paper.runner import Claim, Scale
 from nupi.paper.sparsity import published
 from nupi.paper.sparsity.methods import GA, OVERSHOOTING, RESTARTS, Dual, of_the_tables
-from nupi.paper.sparsity.runs import Wanted
-from nupi.paper.sparsity.setting import SEEDS
+from nupi.paper.sparsity.runs import Trained, Wanted
+from nupi.paper.sparsity.scales import SEEDS
+from nupi.paper.sparsity.tables import exceeds, mean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
+
+Methods: TypeAlias = "Mapping[Dual, Sequence[Trained]]"
 
 EPSILONS: dict[Scale, tuple[float, ...]] = {
     "smoke": (0.5,),
@@ -23,28 +27,38 @@ SMALLEST = 0.1  # of this density the paper says less
 
 
 def wanted(scale: Scale, kps: Mapping[float, float], *, layerwise: bool) -> list[Wanted]:
-    """The methods of the tables, and the paper's nuPI from the start that has no kick."""
+    """The methods of the tables, and for comparison nuPI from the start "zero", which has a kick."""
     return [
         Wanted(dual, epsilon, seed, layerwise=layerwise)
         for seed in range(SEEDS[scale])
         for epsilon in EPSILONS[scale]
-        for dual in (*of_the_tables(kps[epsilon]), Dual(kp=kps[epsilon], init="bumpless"))
+        for dual in (*of_the_tables(kps[epsilon]), Dual(kp=kps[epsilon], init="zero"))
     ]
 
 
-def best(
-    at: str, accuracy: Mapping[Dual, float], paper: Mapping[Dual, float], ours: Dual, gentle: Dual
-) -> Claim:
-    """Whether nuPI trains best of the tables' methods; the paper's own numbers may say no."""
+def trains_best(at: str, methods: Methods, paper: Mapping[Dual, float], ours: Dual) -> Claim:
+    """Whether nuPI trains better than each other method of the tables, by more than the seeds' spread."""
+    accuracy = {dual: mean(seeds, train_accuracy) for dual, seeds in methods.items()}
     others = [dual for dual in paper if dual != ours]
     best = max(others, key=lambda dual: accuracy[dual])
     paper_best = max(others, key=lambda dual: paper[dual])
+    kicked = replace(ours, init="zero")
     return Claim(
-        f"{at}nuPI has the highest training accuracy",
+        f"{at}nuPI has the highest training accuracy, by more than the seeds' spread",
         f"{paper[ours]:.1f}% against {paper[paper_best]:.1f}% ({paper_best.label})",
-        f"{accuracy[ours]:.1f}% against {accuracy[best]:.1f}% ({best.label}); bumpless {accuracy[gentle]:.1f}%",
-        accuracy[ours] > accuracy[best],
+        f"{accuracy[ours]:.1f}% against {accuracy[best]:.1f}% ({best.label}); from zero {accuracy[kicked]:.1f}%",
+        all(exceeds(methods[ours], methods[each], train_accuracy) for each in others),
     )
+
+
+def train_accuracy(trained: Trained) -> float:
+    """In percent."""
+    return trained.train
+
+
+def distance(trained: Trained) -> float:
+    """Points between the density and its bound, on either side."""
+    return abs(trained.violation)
 
 
 def best_and_worst(accuracy: Mapping[Dual, float], ours: Dual) -> str:

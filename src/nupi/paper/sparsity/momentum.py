@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nupi.paper.runner import Claim, Run, target
+from nupi.paper.runner import Claim, TargetRun, target
 from nupi.paper.sparsity import published
 from nupi.paper.sparsity.ablation import few, show, wanted
 from nupi.paper.sparsity.dry_run import dry_run
 from nupi.paper.sparsity.runs import Trained, train_all
+from nupi.paper.sparsity.scales import OPTIONS
 from nupi.paper.sparsity.tables import by_method, mean, score
 
 if TYPE_CHECKING:
@@ -22,15 +23,16 @@ OVERSHOT = 5.0  # points
     paper="Figure 24, tables 15 and 16: momentum",
     about="Polyak and Nesterov with beta from -0.9 to 0.9 at 30%",
     scales=("smoke", "laptop", "desk", "paper"),
+    options=OPTIONS,
 )
-def sparsity_momentum(run: Run) -> list[Claim]:
+def sparsity_momentum(run: TargetRun) -> list[Claim]:
     """Train with every momentum of both kinds, and compare."""
     tables = {
         "Polyak": {0.3: few(run.scale, published.POLYAK)},
         "Nesterov": {0.3: few(run.scale, published.NESTEROV)},
     }
-    if checked := dry_run(run, len(wanted(run, tables))):
-        return checked
+    if dry_run(run, len(wanted(run, tables))):
+        return []
     trained = train_all(run, wanted(run, tables))
     show(run, trained, tables, lambda dual: dual.beta, name=r"Momentum $\beta$", log=False)
     return score(run, momentum_claims(trained))

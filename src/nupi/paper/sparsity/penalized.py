@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nupi.paper.runner import Claim, Run, Scale, target
+from nupi.paper.runner import Claim, Scale, TargetRun, target
 from nupi.paper.sparsity import figures
 from nupi.paper.sparsity.dry_run import dry_run
 from nupi.paper.sparsity.methods import Dual
 from nupi.paper.sparsity.published import AT_30
 from nupi.paper.sparsity.runs import Trained, Wanted, frame, train_all
-from nupi.paper.sparsity.setting import SEEDS
+from nupi.paper.sparsity.scales import OPTIONS, SEEDS
 from nupi.paper.sparsity.tables import beside, by_method, mean, score
 
 if TYPE_CHECKING:
@@ -27,12 +27,13 @@ DIGITS = 4  # of a multiplier that becomes a penalty: more would say nothing
     paper="Figure 21: the final multiplier as a fixed penalty",
     about="train with nuPI's last multiplier fixed, and with multiplier 0: what density comes out?",
     scales=("smoke", "laptop", "desk", "paper"),
+    options=OPTIONS,
 )
-def sparsity_penalized(run: Run) -> list[Claim]:
+def sparsity_penalized(run: TargetRun) -> list[Claim]:
     """Train nuPI, then without a dual player at the multiplier it ended with; and at 0."""
-    sources = [Dual(kp=kp, init=init) for init in ("zero", "bumpless") for kp in _penalty_kps(run.scale)]
-    if checked := dry_run(run, SEEDS[run.scale] * (2 * len(sources) + 1)):
-        return checked
+    sources = [Dual(kp=kp, init=init) for init in ("bumpless", "zero") for kp in _penalty_kps(run.scale)]
+    if dry_run(run, SEEDS[run.scale] * (2 * len(sources) + 1)):
+        return []
     seeds = range(SEEDS[run.scale])
     first = train_all(run, [Wanted(dual, EPSILON, seed) for seed in seeds for dual in sources])
     penalties = {each.wanted: Dual("penalty", multiplier=_rounded(each)) for each in first}

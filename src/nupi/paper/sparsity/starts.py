@@ -6,13 +6,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nupi import rule
-from nupi.paper.runner import Claim, Run, Scale, target
+from nupi.paper.runner import Claim, Scale, TargetRun, target
 from nupi.paper.sparsity import figures
 from nupi.paper.sparsity.bisection import EPSILON, MOST_RUNS, TUNED_ON, bisection
 from nupi.paper.sparsity.dry_run import dry_run
 from nupi.paper.sparsity.methods import GA, RESTARTS, Dual
 from nupi.paper.sparsity.published import AT_30, KP_GLOBAL
 from nupi.paper.sparsity.runs import Trained, Wanted, frame, train_all
+from nupi.paper.sparsity.scales import OPTIONS
 from nupi.paper.sparsity.tables import beside, by_method, mean, score
 
 if TYPE_CHECKING:
@@ -40,12 +41,13 @@ def variants(kp: float) -> list[Dual]:
     paper="(not in the paper)",
     about="the starts, both forms and a ramp of the gains: does a nuPI land and keep the accuracy of restarts?",
     scales=("smoke", "laptop", "desk", "paper"),
+    options=OPTIONS,
 )
-def sparsity_starts(run: Run) -> list[Claim]:
+def sparsity_starts(run: TargetRun) -> list[Claim]:
     """Train every variant of nuPI at the paper's kp, and the bumpless ones at a kp found by bisection."""
     seeds, duals = range(START_SEEDS[run.scale]), [GA, RESTARTS, *variants(KP)]
-    if checked := dry_run(run, len(seeds) * (len(duals) + 2) + MOST_RUNS):
-        return checked
+    if dry_run(run, len(seeds) * (len(duals) + 2) + MOST_RUNS):
+        return []
     search, searched = bisection(run, "bumpless")
     tuned = Dual(kp=search.kp, init="bumpless") if search.status == "converged" else None
     if tuned is not None:
