@@ -19,7 +19,7 @@ from nupi.paper.plane.problem import (
     separation,
 )
 from nupi.paper.plane.record import REACHED, record
-from nupi.paper.runner import Claim, Run, target
+from nupi.paper.runner import Claim, TargetRun, target
 from nupi.theory.spectrum import damping_ratio_of, eigenvalues
 
 ASCENT = (Gains("GA, step 0.005", 0.005), Gains("GA, step 0.01", 0.01))
@@ -32,7 +32,7 @@ DAMPED = tuple(Gains(f"nuPI, kp = {kp:g}", 0.01, kp) for kp in (1.0, 3.0, 5.0))
     about="gradient ascent and nuPI at kp 1, 3, 5 on a nonconvex problem in the plane",
     scales=("smoke", "paper"),
 )
-def plane_kp(run: Run) -> list[Claim]:
+def plane_kp(run: TargetRun) -> list[Claim]:
     """Gradient ascent misses the solution or oscillates into it; kp damps, monotonically."""
     known = optima()
     choices = [*ASCENT, *DAMPED]
@@ -111,7 +111,7 @@ def plane_kp(run: Run) -> list[Claim]:
     return claims if run.scale == "smoke" else [*claims, *_choice_of_start_and_step(run, known)]
 
 
-def _choice_of_start_and_step(run: Run, known: Optima) -> list[Claim]:
+def _choice_of_start_and_step(run: TargetRun, known: Optima) -> list[Claim]:
     """Why this primal step and this start: damping ratios by step, and where gradient ascent ends by start."""
     import pandas as pd
 

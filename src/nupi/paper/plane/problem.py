@@ -30,11 +30,13 @@ from nupi.theory.flow import Problem
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from nupi.paper.runner import Run
+    from nupi.paper.runner import TargetRun
+    from nupi.rule import Init
 
 LR = 0.001
 STEPS = 15_000
 START = torch.tensor([0.0, -1.0], dtype=torch.float64)
+INIT: Init = "bumpless"  # no kick: the paper suggests a first step like that of gradient ascent
 DEAD_BAND = 1e-3  # a violation this small has no sign: it is rounding, or has settled
 
 
@@ -98,7 +100,7 @@ class Path:
         return int(outside[-1]) + 1
 
 
-def runs(run: Run, choices: Sequence[Gains], steps: int = STEPS) -> list[Path]:
+def runs(run: TargetRun, choices: Sequence[Gains], steps: int = STEPS) -> list[Path]:
     """One run for each choice of gains, all from the same start."""
     gains = torch.tensor([[c.ki, c.kp, c.nu] for c in choices], dtype=torch.float64)
     states = torch.empty(steps, len(choices), 4, dtype=torch.float64)
@@ -108,7 +110,7 @@ def runs(run: Run, choices: Sequence[Gains], steps: int = STEPS) -> list[Path]:
     return [Path(states[:, i, :2], states[:, i, 2], states[:, i, 3]) for i in range(len(choices))]
 
 
-def endings(run: Run, starts: torch.Tensor, gains: Gains, lr: float, steps: int) -> torch.Tensor:
+def endings(run: TargetRun, starts: torch.Tensor, gains: Gains, lr: float, steps: int) -> torch.Tensor:
     """Where runs from many starts, of shape (count, 2), end."""
     same = torch.tensor([gains[1:]], dtype=torch.float64).repeat(len(starts), 1)
     walk = _walk(starts, same, lr, steps)
@@ -123,7 +125,8 @@ def _walk(
     """All runs in one loop, each with an x and a constraint of its own: x, multipliers and violations a step."""
     x = starts.clone().requires_grad_()
     lagrangian = nupi.Lagrangian({"curve": nupi.Equality(len(starts))}).double()
-    dual = nupi.NuPI(lagrangian.parameters(), *gains.T)  # a gain per constraint
+    # A gain per constraint.
+    dual = nupi.NuPI(lagrangian.parameters(), *gains.T, init=INIT, form="velocity")
     primal = torch.optim.SGD([x], lr=lr)
     for _ in range(steps):
         at = violation(x)

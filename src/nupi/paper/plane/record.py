@@ -8,12 +8,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nupi.paper.plane.problem import Gains, Optima, Path
-    from nupi.paper.runner import Run
+    from nupi.paper.runner import TargetRun
 
 REACHED = 0.05  # the other minimum is 1.25 away
 
 
-def record(run: Run, choices: Sequence[Gains], paths: Sequence[Path], known: Optima) -> None:
+def record(run: TargetRun, choices: Sequence[Gains], paths: Sequence[Path], known: Optima) -> None:
     """Write every tenth step of each path, and print how each one went."""
     import pandas as pd
 

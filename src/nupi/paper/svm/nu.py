@@ -8,10 +8,10 @@ import pandas as pd
 
 import nupi
 from nupi.paper import style
-from nupi.paper.runner import Claim, Run, target
+from nupi.paper.runner import Claim, TargetRun, target
 from nupi.paper.svm.maps import colour_bar, draw_map
 from nupi.paper.svm.problem import svm
-from nupi.paper.svm.runs import CONVERGED, MAP_KP, run_sweep, step_sizes, thinned
+from nupi.paper.svm.runs import CONVERGED, MAP_KP, NUPI, run_sweep, step_sizes, thinned
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,12 +28,12 @@ TOGETHER = 300  # steps over which momentum and its nuPI counterpart are compare
     about="which (ki, kp) converge for nu -0.5, 0, 0.9, and where momentum lies among them",
     scales=("smoke", "paper"),
 )
-def smoothing(run: Run) -> list[Claim]:
+def smoothing(run: TargetRun) -> list[Claim]:
     """One sweep over (nu, kp, ki); one over the momentum methods that Theorem 1 puts on those maps."""
     problem = svm()
     kp = thinned(MAP_KP, run.scale, (-10.0, 0.0, 10.0, 20.0, 40.0, 60.0))
     grid = {"nu": NUS, "kp": kp, "ki": step_sizes()}
-    found = run_sweep(run, grid, "heat maps for three nu", dual=nupi.NuPI)
+    found = run_sweep(run, grid, "heat maps for three nu", dual=NUPI)
     momentum = run_sweep(run, {"dual": list(MOMENTA), "beta": NUS, "lr": step_sizes()}, "momentum methods")
     points = _points(momentum)
     mapped = found.frame(distance=problem.distance(found.multipliers["inequality"]))
@@ -59,7 +59,7 @@ def _theorem_gap() -> float:
     momentum = run_sweep(None, grid, **options)
     twins = [
         {name: [value] for name, value in nupi.as_nupi(s["lr"], s["beta"], MOMENTA[s["dual"]]).items()}
-        | {"init": ["ema"]}
+        | {"init": ["ema"], "form": ["velocity"]}
         for s in momentum.settings
     ]
     controllers = run_sweep(None, twins, dual=nupi.NuPI, **options).multipliers["inequality"]
