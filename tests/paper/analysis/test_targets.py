@@ -9,13 +9,15 @@ from typer.testing import CliRunner
 
 from nupi.paper.analysis import sheet
 from nupi.paper.command import app
-from nupi.paper.runner import Run
+from nupi.paper.runner import TargetRun
 
 
 @pytest.mark.parametrize(
     ("name", "claims"),
     [
+        ("special-cases", 8),
         ("sheet", 5),
+        ("oscillator", 5),
         ("relative-update", 9),
         ("spectrum", 10),
         ("bilinear", 7),
@@ -37,13 +39,15 @@ def test_claims_hold(name, claims, tmp_path):
 def test_gains_fitted_to_a_run_of_momentum(tmp_path, gamma, kp):
     """At alpha = beta = 1/2 the theorem by hand: ki = 1, and kp = -1 for Polyak, -1/2 for Nesterov."""
     betas = torch.tensor([0.5], dtype=torch.float64)
-    fitted = sheet._fit(Run("sheet", "paper", tmp_path), betas, gamma, "runs")
+    fitted = sheet._fit(TargetRun("sheet", "paper", tmp_path), betas, gamma, "runs")
     assert [float(part) for part in fitted] == pytest.approx([1.0, kp, 0.0], abs=1e-9)
 
 
 def test_everything_long_in_the_sheet_shows_its_progress(tmp_path, monkeypatch):
     shown = []
-    track = Run.progress
-    monkeypatch.setattr(Run, "progress", lambda run, *args: (shown.append(args[1]), track(run, *args))[1])
-    sheet.sheet(Run("sheet", "paper", tmp_path))
+    track = TargetRun.progress
+    monkeypatch.setattr(
+        TargetRun, "progress", lambda run, *args: (shown.append(args[1]), track(run, *args))[1]
+    )
+    sheet.sheet(TargetRun("sheet", "paper", tmp_path))
     assert shown == ["runs of Polyak's method", "runs of Nesterov's method", "drawing figure.png"]

@@ -9,7 +9,7 @@ import torch
 
 import nupi
 from nupi.paper import style
-from nupi.paper.runner import Claim, Run, target
+from nupi.paper.runner import Claim, TargetRun, target
 from nupi.theory.discrete import iteration_matrix, spectral_radius
 from nupi.theory.flow import Problem, Trajectory, solve_flow
 from nupi.theory.spectrum import decay_rate, eigenvalues, system_matrix
@@ -35,7 +35,7 @@ GAME = Problem(f=lambda x: 0.0 * x.sum(), h=lambda x: A @ x)
     about="H = 0: eigenvalues against kp, and flows and optimizers that agree with them",
     scales=("paper",),
 )
-def bilinear(run: Run) -> list[Claim]:
+def bilinear(run: TargetRun) -> list[Claim]:
     """Eigenvalues, the flow, its matrix exponential and the real optimizers, all of the same game."""
     import pandas as pd
 
@@ -104,12 +104,12 @@ def bilinear(run: Run) -> list[Claim]:
     ]
 
 
-def _optimize(run: Run, kp: float) -> torch.Tensor:
+def _optimize(run: TargetRun, kp: float) -> torch.Tensor:
     """|(x, mu)| along a run of SGD and NuPI, multipliers first, at ki LR: the flow's time is LR a step."""
     x = X0.clone().requires_grad_()
     lagrangian = nupi.Lagrangian({"rows": nupi.Equality(2)}).double()
     primal = torch.optim.SGD([x], lr=LR)
-    dual = nupi.NuPI(lagrangian.parameters(), ki=KI * LR, kp=kp, init="bumpless")
+    dual = nupi.NuPI(lagrangian.parameters(), ki=KI * LR, kp=kp, init="bumpless", form="velocity")
     sizes = []
     for _ in run.progress(range(STEPS), f"optimizing at kp = {kp:g}"):
         sizes.append(torch.cat([x.detach(), lagrangian.multipliers["rows"]]).square().sum().sqrt())

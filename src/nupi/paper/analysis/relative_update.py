@@ -9,7 +9,7 @@ import torch
 
 import nupi
 from nupi.paper import style
-from nupi.paper.runner import Claim, Run, target
+from nupi.paper.runner import Claim, TargetRun, target
 from nupi.theory.relative_update import Mode, modes, psi, relative_update
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ PANELS = (_polyak(-0.4), _pi(1.0), _polyak(0.3), _pi(0.2), _pi(0.7), _pi(1.3))
     about="nuPI's step over gradient ascent's: modes A, B and C for six choices of gains",
     scales=("paper",),
 )
-def updates(run: Run) -> list[Claim]:
+def updates(run: TargetRun) -> list[Claim]:
     """Where nuPI is faster than gradient ascent, slower, or goes the other way."""
     import pandas as pd
 

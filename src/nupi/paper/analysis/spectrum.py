@@ -9,7 +9,7 @@ import torch
 
 from nupi.paper import style
 from nupi.paper.analysis.stability import stability
-from nupi.paper.runner import Claim, Run, target
+from nupi.paper.runner import Claim, TargetRun, target
 from nupi.theory.spectrum import Regime, critical_points, eigenvalues, regime, system_matrix
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ SHADES = {
     about="eigenvalues for h = 1, a = -1, ki = 1: four regimes and two critical points",
     scales=("paper",),
 )
-def spectrum(run: Run) -> list[Claim]:
+def spectrum(run: TargetRun) -> list[Claim]:
     """The regimes and critical points, found from the numbers and compared with the closed form."""
     import pandas as pd
 

@@ -9,7 +9,7 @@ import torch
 
 import nupi
 from nupi.paper import style
-from nupi.paper.runner import Claim, Run
+from nupi.paper.runner import Claim, TargetRun
 from nupi.theory.discrete import Scheme, stability_region
 from nupi.theory.spectrum import critical_points
 
@@ -24,7 +24,7 @@ SCHEMES: tuple[Scheme, ...] = ("alternating", "simultaneous")
 NEAR = 0.01  # this close to a radius of 1 a short run cannot tell
 
 
-def stability(run: Run) -> list[Claim]:
+def stability(run: TargetRun) -> list[Claim]:
     """Draw the stability regions, run the optimizers on a grid over them, and compare."""
     ki, kp = _grid(12, 13)
     regions = {scheme: stability_region(H, A, lr=LR, ki=ki, kp=kp, scheme=scheme) for scheme in SCHEMES}
@@ -59,13 +59,15 @@ def _grid(ki: int, kp: int) -> tuple[torch.Tensor, torch.Tensor]:
 FINE = _grid(160, 160)
 
 
-def _run(run: Run, ki: torch.Tensor, kp: torch.Tensor, scheme: Scheme, steps: int = 300) -> torch.Tensor:
+def _run(
+    run: TargetRun, ki: torch.Tensor, kp: torch.Tensor, scheme: Scheme, steps: int = 300
+) -> torch.Tensor:
     """Whether SGD and NuPI shrink (x, mu) over the last two thirds of a run, for every pair of gains at once."""
     gains = torch.cartesian_prod(ki, kp)
     x = torch.ones(len(gains), dtype=torch.float64, requires_grad=True)
     lagrangian = nupi.Lagrangian({"line": nupi.Equality(len(gains))}).double()
     primal = torch.optim.SGD([x], lr=LR)
-    dual = nupi.NuPI(lagrangian.parameters(), *gains.T, init="ema")
+    dual = nupi.NuPI(lagrangian.parameters(), *gains.T, init="ema", form="velocity")
     sizes = []
     for _ in run.progress(range(steps), f"{scheme} updates"):
         sizes.append((x.detach().square() + lagrangian.multipliers["line"].square()).sqrt())
