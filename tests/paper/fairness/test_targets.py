@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from nupi.paper.command import app
 from nupi.paper.data import adult
-from nupi.paper.fairness import fairness, rivals
+from nupi.paper.fairness import fairness, ki, rivals
 from nupi.paper.fairness import nu as fairness_nu
 from nupi.paper.fairness.curves import Curves
 
@@ -150,18 +150,41 @@ def test_an_unknown_estimator_is_refused():
         rivals.exponentiated_gradient(estimator="forest", bound=0.01, rounds=1)
 
 
+def test_the_rule_for_the_step_size_looks_at_accuracy_among_the_fair():
+    every = {0.01: curves(0.95, 0.1), 0.03: curves(0.93), 0.1: curves(0.92)}
+    (claim,) = ki.claims(every)
+    assert claim.holds
+    assert "0.01: 95.00% (not fair)" in claim.here
+    (claim,) = ki.claims(every | {0.1: curves(0.94)})
+    assert not claim.holds
+    (claim,) = ki.claims({0.03: curves(0.93, 0.1)})
+    assert not claim.holds  # none is fair
+
+
+def test_kp_5_has_to_be_lowest_by_more_than_the_spread():
+    def holds(at_ten):
+        every = {name: curves(violation=0.05) for name in fairness_nu.players()}
+        every[fairness_nu.key(0.99, 5.0)] = curves(violation=0.03)
+        every[fairness_nu.key(0.99, 10.0)] = curves(violation=at_ten)
+        return next(claim.holds for claim in fairness_nu.claims(every) if claim.claim.startswith("kp = 5"))
+
+    assert holds(0.04)
+    assert not holds(0.02)
+    assert not holds(0.03 + torch.tensor([0.01, -0.01, 0.02, -0.01, 0.0]).unsqueeze(1))
+
+
 @pytest.fixture
 def small(monkeypatch):
     """The targets at one epoch more than nothing: these tests are about the path, not the numbers."""
     monkeypatch.setitem(fairness.EPOCHS, "smoke", 4)
     monkeypatch.setattr(fairness_nu, "NUS", (0.0, 0.99))
     monkeypatch.setattr(fairness_nu, "KPS", (1.0, 5.0))
-    monkeypatch.setattr("nupi.paper.jobs.available_cores", lambda: 1)
+    monkeypatch.setattr("nupi.paper.jobs.running.available_cores", lambda: 1)
 
 
 @pytest.mark.usefixtures("small", "adult_data")
 def test_the_targets_from_end_to_end(tmp_path):
-    names = ("fairness", "fairness-nu")
+    names = ("fairness", "fairness-nu", "fairness-ki")
     ran = CliRunner().invoke(app, ["reproduce", *names, "--scale", "smoke", "--out", str(tmp_path)])
     assert "failed" not in ran.output, ran.output
     for name in names:
@@ -171,11 +194,11 @@ def test_the_targets_from_end_to_end(tmp_path):
         assert summary["claims"]
         assert (out / "figure.png").stat().st_size > 10_000
     numbers = pd.read_csv(tmp_path / "fairness" / "results.csv")
-    assert len(numbers) == 6 * 5  # methods by epochs
+    assert len(numbers) == 7 * 5  # methods by epochs
     assert numbers["train_accuracy"].between(0.1, 1).all()
-    # What both targets need was trained once: gradient ascent and nuPI at nu = 0 and 0.99.
+    # What several targets need was trained once: gradient ascent, and nuPI at nu = 0 and 0.99.
     trained = list((tmp_path / "runs").glob("train-*.pt"))
-    assert len(trained) == 6 + 2
+    assert len(trained) == 7 + 2 + 4
     shipped = json.loads((tmp_path / "fairness" / "summary.json").read_text())["tables"][2]
     assert [row[0].split(" (")[0] for row in shipped["rows"]][-2] == "fairlearn EG, logistic"
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from nupi.paper.fairness.training import train
+from nupi.paper.fairness.training import DividedNuPI, train
 
 GAINS = {"ki": 0.3, "kp": 2.0, "nu": 0.5}
 
@@ -79,3 +79,24 @@ def test_the_same_seed_gives_the_same_bits(adult_data):
 def test_an_unknown_measure_is_refused():
     with pytest.raises(ValueError, match="measure='medium'"):
         train(seed=0, epochs=1, ki=0.1, measure="medium")
+
+
+def test_the_division_of_the_authors_makes_an_average_without_bias():
+    """Against the weights of each error written out: z_t is the mean of e_1 .. e_t with weights nu^(t - s)."""
+    ki, kp, nu = 0.3, 2.0, 0.7
+    errors = torch.randn(8, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    theta = torch.zeros(3, dtype=torch.float64)
+    dual = DividedNuPI([theta], ki, kp, nu)
+    for t in range(8):
+        theta.grad = errors[t].clone()
+        dual.step()
+        weights = nu ** torch.arange(t - 1, -1, -1, dtype=torch.float64)
+        average = (weights.unsqueeze(1) * errors[1 : t + 1]).sum(0) / weights.sum() if t else torch.zeros(3)
+        torch.testing.assert_close(theta, ki * errors[: t + 1].sum(0) + kp * average)
+
+
+@pytest.mark.usefixtures("adult_data")
+def test_the_division_is_an_option_of_a_run():
+    plain, divided = (train(seed=0, epochs=2, divided=each, **GAINS)["multipliers"] for each in (False, True))
+    torch.testing.assert_close(plain[0], divided[0])
+    assert (plain[1] - divided[1]).abs().max() > 1e-3  # the full kick against half of it

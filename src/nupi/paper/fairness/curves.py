@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,21 +12,21 @@ from nupi.paper.fairness.training import VERSION, Measure, train
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
-    from nupi.paper.runner import Run
+    from nupi.paper.runner import TargetRun
 
 FINAL_SHARE = 0.05  # "final" is the mean over the last 5% of the epochs: a single one is too noisy to quote
 
 
 @dataclass(frozen=True)
-class Dual:
+class Player:
     """The dual player of a run; ki = None trains without constraints, kp = 0 is gradient ascent."""
 
     ki: float | None = 0.03
     kp: float = 0.0
     nu: float = 0.0
     measure: Measure = "soft"
+    divided: bool = False
 
 
 @dataclass(frozen=True)
@@ -105,42 +105,20 @@ class Curves:
         return below.int().argmax(1) + 1
 
 
-def train_all(run: Run, players: Mapping[str, Dual], epochs: int, seeds: int) -> dict[str, Curves]:
+def train_all(run: TargetRun, players: Mapping[str, Player], epochs: int, seeds: int) -> dict[str, Curves]:
     """Train every player with every seed over the cores, or read what was trained before."""
     wanted = [
         {"seed": seed, "epochs": epochs, **asdict(player)}
         for seed in range(seeds)
         for player in dict.fromkeys(players.values())
     ]
-    outcomes = jobs.run(train, wanted, runs_folder(run), version=VERSION)
+    outcomes = jobs.run(train, wanted, run.jobs, version=VERSION)
     found = jobs.values(run.progress(outcomes, f"training {len(wanted)} classifiers", total=len(wanted)))
-    by_player: dict[Dual, dict[int, dict[str, Any]]] = {}
+    by_player: dict[Player, dict[int, dict[str, Any]]] = {}
     for settings, value in found:
-        player = Dual(**{key: settings[key] for key in ("ki", "kp", "nu", "measure")})
+        player = Player(**{each.name: settings[each.name] for each in fields(Player)})
         by_player.setdefault(player, {})[settings["seed"]] = value
     return {
         name: Curves.stack([by_player[player][seed] for seed in range(seeds)])
         for name, player in players.items()
     }
-
-
-def runs_folder(run: Run) -> Path:
-    """Where trained runs are kept: beside the targets' own folders, since they share runs."""
-    return run.out.parent / "runs"
-
-
-def spread(values: torch.Tensor, scale: float = 1.0, digits: int = 1, unit: str = "") -> str:
-    """Mean and standard deviation over the seeds, as text.
-
-    >>> spread(torch.tensor([0.91, 0.93]), 100, unit="%")
-    '92.0 ± 1.4%'
-    """
-    if len(values) == 1:
-        return f"{scale * values.item():.{digits}f}{unit}"
-    scaled = scale * values.double()
-    return f"{scaled.mean():.{digits}f} ± {scaled.std():.{digits}f}{unit}"
-
-
-def percent(values: torch.Tensor, digits: int = 1) -> str:
-    """Mean and standard deviation over the seeds, of shares, in percent."""
-    return spread(values, 100, digits, "%")

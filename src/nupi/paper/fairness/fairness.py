@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nupi.paper.data import adult
-from nupi.paper.fairness.curves import Curves, Dual, percent, spread, train_all
+from nupi.paper.fairness.curves import Curves, Player, train_all
 from nupi.paper.fairness.figure import draw
 from nupi.paper.fairness.tables import by_group, ends, results, shipped
-from nupi.paper.runner import Claim, Run, target
+from nupi.paper.numbers import percent, spread
+from nupi.paper.runner import Claim, TargetRun, target
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,14 +18,15 @@ if TYPE_CHECKING:
     import torch
 
 PLAYERS = {
-    "unconstrained": Dual(ki=None),
-    "gradient ascent": Dual(),
-    "nuPI, nu = 0": Dual(kp=5.0, nu=0.0),
-    "nuPI, nu = 0.99": Dual(kp=5.0, nu=0.99),
+    "unconstrained": Player(ki=None),
+    "gradient ascent": Player(),
+    "nuPI, nu = 0": Player(kp=5.0, nu=0.0),
+    "nuPI, nu = 0.99": Player(kp=5.0, nu=0.99),
 }
 CONTROLS = {
-    "gradient ascent, ki = 0.08": Dual(ki=0.08),  # nuPI's gain on a new error: 0.03 + 5 (1 - 0.99)
-    "nuPI, nu = 0.99, hard": Dual(kp=5.0, nu=0.99, measure="hard"),
+    "gradient ascent, ki = 0.08": Player(ki=0.08),  # nuPI's gain on a new error: 0.03 + 5 (1 - 0.99)
+    "nuPI, nu = 0.99, hard": Player(kp=5.0, nu=0.99, measure="hard"),
+    "nuPI, nu = 0.99, divided": Player(kp=5.0, nu=0.99, divided=True),  # by 1 - nu^t, as in the authors' code
 }
 EPOCHS = {"smoke": 4, "laptop": 40, "paper": 700}  # laptop as in fairness-nu, to share its runs
 SEEDS = {"smoke": 1, "laptop": 5, "paper": 5}
@@ -39,7 +41,7 @@ PAPER_VIOLATION, PAPER_UNCONSTRAINED = 0.017, 0.20
     about="statistical parity on Adult: gradient ascent, nuPI(0.99), nuPI(0); test numbers and fairlearn",
     scales=("smoke", "laptop", "paper"),
 )
-def fairness(run: Run) -> list[Claim]:
+def fairness(run: TargetRun) -> list[Claim]:
     """Train every method with every seed, draw the curves, and compare what came out with the paper."""
     epochs, seeds = EPOCHS[run.scale], SEEDS[run.scale]
     data = adult.load()

@@ -9,13 +9,14 @@ import torch
 
 from nupi.paper import jobs
 from nupi.paper.fairness import rivals
-from nupi.paper.fairness.curves import Curves, percent, runs_folder, spread
+from nupi.paper.numbers import percent, spread
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nupi.paper.data import adult
-    from nupi.paper.runner import Run
+    from nupi.paper.fairness.curves import Curves
+    from nupi.paper.runner import TargetRun
 
 RIVALS = {
     "smoke": [("logistic", 2)],
@@ -59,12 +60,12 @@ def _plain(value: str | torch.Tensor) -> str | float:
     return value if isinstance(value, str) else round(value.item(), 4)
 
 
-def shipped(run: Run, curves: Mapping[str, Curves], data: adult.Adult) -> pd.DataFrame:
+def shipped(run: TargetRun, curves: Mapping[str, Curves], data: adult.Adult) -> pd.DataFrame:
     """The last model of every run and fairlearn's solver, on both splits, by fairlearn's metrics."""
     wanted = [
         {"estimator": estimator, "bound": 0.01, "rounds": rounds} for estimator, rounds in RIVALS[run.scale]
     ]
-    outcomes = jobs.run(rivals.exponentiated_gradient, wanted, runs_folder(run), version=rivals.VERSION)
+    outcomes = jobs.run(rivals.exponentiated_gradient, wanted, run.jobs, version=rivals.VERSION)
     models = [
         (name, each.train_positive, each.test_positive, each.seconds.mean().item())
         for name, each in curves.items()

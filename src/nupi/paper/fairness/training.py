@@ -21,9 +21,9 @@ from nupi.paper.data import adult
 from nupi.rates import StatisticalParity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-VERSION = "1"
+VERSION = "2"
 """Change it when `train` computes something else: results that were kept under another one are not used."""
 
 LEARNING_RATE = 1e-2
@@ -43,6 +43,7 @@ def train(
     kp: float = 0.0,
     nu: float = 0.0,
     measure: Measure = "soft",
+    divided: bool = False,
 ) -> dict[str, Any]:
     """Train from scratch and give back the curves and the final predictions.
 
@@ -54,6 +55,7 @@ def train(
         nu: the smoothing of the proportional term.
         measure: what the dual player is shown: mean sigmoids ("soft", the paper's) or the share of rows with
             a positive logit ("hard", what a user of the classifier sees). The primal player sees the former.
+        divided: whether xi is divided by 1 - nu^t before it is used, as in the authors' released code.
 
     Returns:
         With one row an epoch, the first before any training: accuracy, loss, gaps and hard_gaps on the
@@ -70,7 +72,7 @@ def train(
     primal = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE, fused=True)
     parity = StatisticalParity(len(data.groups))
     lagrangian = nupi.Lagrangian({"parity": nupi.Equality(parity.size)})
-    dual = None if ki is None else nupi.NuPI(lagrangian.parameters(), ki=ki, kp=kp, nu=nu)
+    dual = None if ki is None else dual_optimizer(lagrangian.parameters(), ki, kp, nu, divided=divided)
 
     curves: dict[str, list[Any]] = {}
     for epoch in range(epochs + 1):
@@ -101,6 +103,44 @@ def train(
         "test_positive": all_logits(model, data.test) > 0,
         "seconds": time.process_time() - started,
     }
+
+
+def dual_optimizer(
+    multipliers: Iterable[torch.Tensor], ki: float, kp: float, nu: float, *, divided: bool
+) -> torch.optim.Optimizer:
+    """The authors' controller for dense multipliers, from xi_0 = 0; with or without their division."""
+    if divided:
+        return DividedNuPI(multipliers, ki, kp, nu)
+    return nupi.NuPI(multipliers, ki=ki, kp=kp, nu=nu, init="zero", form="velocity")
+
+
+class DividedNuPI(torch.optim.Optimizer):
+    """The velocity form on xi_t / (1 - nu^t), as the authors' code has it: the average without its bias to zero.
+
+    theta += ki e_t + kp (z_t - z_{t-1}),   z_t = xi_t / (1 - nu^t),   xi_t = nu xi_{t-1} + (1 - nu) e_t,   xi_0 = 0.
+
+    So z_1 = e_1: the second step has a full kick kp e_1, where without the division it is kp (1 - nu) e_1.
+    """
+
+    def __init__(self, params: Iterable[torch.Tensor], ki: float, kp: float, nu: float) -> None:
+        super().__init__(params, {"ki": ki, "kp": kp, "nu": nu, "maximize": True})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # noqa: ARG002 - torch's signature
+        """One step on the violations in `grad`."""
+        for group in self.param_groups:
+            ki, kp, nu = group["ki"], group["kp"], group["nu"]
+            for theta in group["params"]:
+                error, state = theta.grad, self.state[theta]
+                theta.add_(error, alpha=ki)
+                if not state:
+                    state.update(step=0, xi=torch.zeros_like(theta), used=torch.zeros_like(theta))
+                    continue
+                state["step"] += 1
+                state["xi"].lerp_(error, 1 - nu)
+                used = state["xi"] / (1 - nu ** state["step"])
+                theta.add_(used - state["used"], alpha=kp)
+                state["used"] = used
 
 
 def classifier(inputs: int, rng: torch.Generator) -> nn.Sequential:
