@@ -9,12 +9,10 @@ what it makes, and returns claims: what the paper says, what was found here, and
 
 from __future__ import annotations
 
-import datetime as dt
 import difflib
 import importlib
 import io
 import json
-import subprocess
 import tempfile
 import time
 from dataclasses import asdict, dataclass, field
@@ -25,9 +23,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-import nupi
 from nupi import files
 from nupi.paper import style, targets
+from nupi.paper.provenance import provenance
 from nupi.solve.progress import track
 
 if TYPE_CHECKING:
@@ -244,35 +242,13 @@ def reproduce(
         "seconds": round(time.perf_counter() - started, 3),
         "claims": [asdict(claim) for claim in claims],
     }
-    summary |= {"finished": _now(), "version": nupi.__version__, "commit": _commit()}
+    summary |= provenance()
     if run.tables:
         summary["tables"] = run.tables
     files.write_text(path, json.dumps(summary, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
     console.print("A dry run: nothing is claimed." if run.dry else claims_table(claims))
     console.print(f"written to {run.out} in {summary['seconds']:.1f} s")
     return claims
-
-
-def _now() -> str:
-    return dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
-
-
-def _commit() -> str:
-    """The commit of this code, with a plus where files differ from it; "unknown" outside a clone."""
-    folder = Path(__file__).parent
-
-    def git(*arguments: str) -> str:
-        command = ("git", "-C", str(folder), *arguments)
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.strip()  # noqa: S603
-
-    try:
-        git(
-            "ls-files", "--error-unmatch", Path(__file__).name
-        )  # else this is a copy inside somebody else's clone
-        changed = "+" if git("status", "--porcelain", "--", ".") else ""
-        return git("rev-parse", "--short=12", "HEAD") + changed
-    except (OSError, subprocess.SubprocessError):
-        return "unknown"
 
 
 def claims_table(claims: Sequence[Claim]) -> Table:

@@ -117,7 +117,12 @@ def test_which_weights_are_trained_is_an_option():
     run = Descent(model, replace(SMALL, trained="gated"), Dual(kp=1.0), 0.5, layerwise=False)
     training.descend(run, SMALL)
     moved = {name for name, parameter in model.named_parameters() if not torch.equal(parameter, before[name])}
-    assert all("log_alpha" in name or name.endswith("conv1.weight") for name in moved)
+    norms = {name for name, layer in model.named_modules() if isinstance(layer, nn.BatchNorm2d)}
+    assert all(
+        "log_alpha" in name or name.endswith("conv1.weight") or name.rpartition(".")[0] in norms
+        for name in moved
+    )
+    assert any(name.rpartition(".")[0] in norms for name in moved)
     assert sum(name.endswith("conv1.weight") for name in moved) == 8
 
 

@@ -7,7 +7,7 @@
 | `decay` | the decay of a gated channel is times its probability of being active (detached) | plain decay |
 | `cosine` | the weights' step size changes once an epoch | once a step |
 | `accuracy` | training accuracy is the last epoch's average, in training mode | of all images, median gates |
-| `trained` | "gated": their optimizer holds the gated convolutions and the gates alone | "all" |
+| `trained` | "gated": gated convolutions and batch norms; the other weights stay as drawn | "all" |
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from nupi import gates
 
@@ -53,11 +54,13 @@ def trained_weights(model: nn.Module, which: Weights) -> list[nn.Parameter]:
     """The weights that are trained; the others are left as they are, and need no gradient."""
     if which == "all":
         return list(gates.weight_parameters(model))
-    chosen = [weight for weight, _ in gated_weights(model)]
-    kept = {id(weight) for weight in chosen}
+    kept = {id(weight) for weight, _ in gated_weights(model)}
+    for layer in model.modules():
+        if isinstance(layer, _BatchNorm):
+            kept |= {id(layer.weight), id(layer.bias)}
     for weight in gates.weight_parameters(model):
         weight.requires_grad_(id(weight) in kept)
-    return chosen
+    return [weight for weight in gates.weight_parameters(model) if weight.requires_grad]
 
 
 @torch.no_grad()
