@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 KI, KPS = 0.01 / LR, (0.0, 1.0, 3.0)
-TIMES = torch.linspace(0.0, 0.6, 121, dtype=torch.float64)
+ENDS = {"smoke": 0.1, "paper": 0.6}  # the last time
 TOLERANCE = 1e-7
 EQUAL = 1e-5
 KP = 3.0  # of the printed version: at kp = 1 a missing kp cannot be seen
@@ -31,25 +31,26 @@ KP = 3.0  # of the printed version: at kp = 1 a missing kp cannot be seen
     "oscillator",
     paper="Theorem of the appendix: GD with nuPI ascent as a second-order system",
     about="the flow and the oscillator on the two-dimensional problem, and the theorem as it is printed",
-    scales=("paper",),
+    scales=("smoke", "paper"),
 )
 def oscillator_theorem(run: TargetRun) -> list[Claim]:
     """Integrate both systems from the same start at three kp, and the printed one at one of them."""
     import pandas as pd
 
+    times = torch.linspace(0.0, ENDS[run.scale], 121, dtype=torch.float64)
     flows, oscillators = {}, {}
     for kp in run.progress(KPS, "integrating"):
-        options = {"ki": KI, "kp": kp, "times": TIMES, "tolerance": TOLERANCE}
+        options = {"ki": KI, "kp": kp, "times": times, "tolerance": TOLERANCE}
         flows[kp] = solve_flow(PROBLEM, START, **options)  # type: ignore[arg-type]
         oscillators[kp] = solve_oscillator(PROBLEM, START, **options)  # type: ignore[arg-type]
     gaps = {kp: _apart(flows[kp], oscillators[kp]) for kp in KPS}
-    printed = _printed(KP)
+    printed = _printed(KP, times)
     start, block = (_apart(flows[KP], path) for path in printed.values())
     frames = [
         pd.DataFrame(
             {
                 "kp": kp,
-                "time": TIMES,
+                "time": times,
                 "x1": flows[kp].x[:, 0],
                 "x2": flows[kp].x[:, 1],
                 "multiplier": flows[kp].mu[:, 0],
@@ -65,7 +66,7 @@ def oscillator_theorem(run: TargetRun) -> list[Claim]:
             Claim(
                 f"at kp = {kp:g} the oscillator follows the flow",
                 "the same dynamics",
-                f"apart by {gap:.0e} up to t = {TIMES[-1]:g}",
+                f"apart by {gap:.0e} up to t = {times[-1]:g}",
                 gap < EQUAL,
             )
             for kp, gap in gaps.items()
@@ -90,7 +91,7 @@ def _apart(one: Trajectory, other: Trajectory) -> float:
     return float(gaps.abs().nan_to_num(nan=torch.inf).max())
 
 
-def _printed(kp: float) -> dict[str, Trajectory]:
+def _printed(kp: float, times: torch.Tensor) -> dict[str, Trajectory]:
     """The system with each of the theorem's two slips, by name."""
     nothing = torch.zeros(1, dtype=torch.float64)
     right, start = oscillator(PROBLEM, KI, kp, 2), oscillator_start(PROBLEM, KI, kp, START, nothing)
@@ -102,14 +103,16 @@ def _printed(kp: float) -> dict[str, Trajectory]:
         return torch.cat([out[:5], out[5:] + (1.0 - kp) * PROBLEM.bending(state[:2], state[3:5])])
 
     return {
-        "initial condition as printed": _path(integrate(right, without_kp, TIMES, tolerance=TOLERANCE)),
-        "last block as printed": _path(integrate(with_beta, start, TIMES, tolerance=TOLERANCE)),
+        "initial condition as printed": _path(
+            integrate(right, without_kp, times, tolerance=TOLERANCE), times
+        ),
+        "last block as printed": _path(integrate(with_beta, start, times, tolerance=TOLERANCE), times),
     }
 
 
-def _path(states: torch.Tensor) -> Trajectory:
+def _path(states: torch.Tensor, times: torch.Tensor) -> Trajectory:
     x = states[:, :2]
-    return Trajectory(TIMES, x, states[:, 2:3], torch.stack([PROBLEM.h(each) for each in x]))
+    return Trajectory(times, x, states[:, 2:3], torch.stack([PROBLEM.h(each) for each in x]))
 
 
 def _draw(
@@ -117,13 +120,14 @@ def _draw(
 ) -> Figure:
     fig = style.figure(8.4, 3.2)
     left, right = fig.subplots(1, 2, sharey=True)
+    times = flows[KP].times
     for (kp, flow), shade in zip(flows.items(), style.shades("nupi", len(flows)), strict=True):
-        left.plot(TIMES, flow.mu[:, 0], color=shade, label=rf"flow, $\kappa_p$ = {kp:g}")
-        left.plot(TIMES[::6], oscillators[kp].mu[::6, 0], "o", color=shade, markersize=3)
+        left.plot(times, flow.mu[:, 0], color=shade, label=rf"flow, $\kappa_p$ = {kp:g}")
+        left.plot(times[::6], oscillators[kp].mu[::6, 0], "o", color=shade, markersize=3)
     left.plot([], [], "o", color="0.4", markersize=3, label="oscillator")
-    right.plot(TIMES, flows[KP].mu[:, 0], color=style.colour("nupi"), label=rf"flow, $\kappa_p$ = {KP:g}")
+    right.plot(times, flows[KP].mu[:, 0], color=style.colour("nupi"), label=rf"flow, $\kappa_p$ = {KP:g}")
     for (name, path), dashes in zip(printed.items(), ("--", ":"), strict=True):
-        right.plot(TIMES, path.mu[:, 0], color="0.3", linestyle=dashes, label=name)
+        right.plot(times, path.mu[:, 0], color="0.3", linestyle=dashes, label=name)
     left.set_ylabel(r"multiplier $\mu$")
     for axes in (left, right):
         axes.set_xlabel("time")
