@@ -110,7 +110,7 @@ def test_the_list_says_what_was_run_when_and_from_which_commit(kept):
     assert "holds no runs" in invoke("--folder", folder).output
     invoke("add", run, "--folder", folder)
     shown = " ".join(invoke("--folder", folder).output.split())
-    for word in ("apples", "smoke", "1 of 2", "1.5", "2026-01-02", "abc"):
+    for word in ("apples", "smoke", "1 of 2", "2026-01-02 03:04", "abc"):
         assert word in shown
 
 

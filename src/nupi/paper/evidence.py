@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DIGITS = 6  # significant digits of a number in results.csv: more would only be larger
-MOST_BYTES = 400_000  # of a results.csv; beyond it rows are left out evenly
+MOST_BYTES = 200_000  # of a results.csv; beyond it rows are left out evenly
 _BLOCK = re.compile(
     r"(?P<head><!-- results: (?P<run>[\w-]+/[\w-]+) (?P<what>claims|table \d+) -->\n)(?P<body>.*?)"
     r"(?P<tail><!-- end of results -->)",

@@ -189,7 +189,7 @@ def _look(choice: str) -> dict[str, Any]:
         first = detail == f"kd {KD[0]:g}"
         colour = style.colour("pid")
         return {"color": colour, "linewidth": 4.0, "alpha": 0.3 if first else 0.6, "zorder": 1}
-    shades = dict(zip(FORMS, style.shades("nupi", len(FORMS)), strict=True))
+    shades: dict[str, str] = dict(zip(FORMS, style.shades("nupi", len(FORMS)), strict=True))
     width, dashes, marker = LOOKS[detail]
     return {
         "color": shades[form],
