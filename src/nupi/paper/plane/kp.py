@@ -18,7 +18,7 @@ from nupi.paper.plane.problem import (
     runs,
     separation,
 )
-from nupi.paper.plane.record import REACHED, record
+from nupi.paper.plane.record import REACHED, record, show
 from nupi.paper.runner import Claim, TargetRun, target
 from nupi.theory.spectrum import damping_ratio_of, eigenvalues
 
@@ -41,6 +41,9 @@ def plane_kp(run: TargetRun) -> list[Claim]:
     colours = [*style.shades("ga", 3)[:2], *style.shades("nupi", 3)]
     run.figure(draw_paths(paths, choices, colours, known, shown=3_500))
     record(run, choices, paths, known)
+    if run.scale == "paper":
+        gentle = runs(run, DAMPED, init="bumpless")
+        show(run, 'nuPI from the start "bumpless" instead of "zero"', DAMPED, gentle, known)
 
     nearest = [path.distance(known.unconstrained).min().item() for path in (small, large)]
     first = START.sub(known.unconstrained).norm().item()

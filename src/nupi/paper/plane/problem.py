@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 LR = 0.001
 STEPS = 15_000
 START = torch.tensor([0.0, -1.0], dtype=torch.float64)
-INIT: Init = "zero"  # of the authors' code for dense multipliers, and of the table's row "in practice"
+INIT: Init = "zero"  # the paper does not say; plane-kp also shows what comes out from "bumpless"
 DEAD_BAND = 1e-3  # a violation this small has no sign: it is rounding, or has settled
 
 
@@ -100,11 +100,11 @@ class Path:
         return int(outside[-1]) + 1
 
 
-def runs(run: TargetRun, choices: Sequence[Gains], steps: int = STEPS) -> list[Path]:
-    """One run for each choice of gains, all from the same start."""
+def runs(run: TargetRun, choices: Sequence[Gains], steps: int = STEPS, init: Init = INIT) -> list[Path]:
+    """One run for each choice of gains, all from the same point; `init` is nuPI's initial condition."""
     gains = torch.tensor([[c.ki, c.kp, c.nu] for c in choices], dtype=torch.float64)
     states = torch.empty(steps, len(choices), 4, dtype=torch.float64)
-    walk = _walk(START.repeat(len(choices), 1), gains, LR, steps)
+    walk = _walk(START.repeat(len(choices), 1), gains, LR, steps, init)
     for step, (x, multiplier, at) in enumerate(run.progress(walk, "walking", total=steps)):
         states[step] = torch.cat([x, multiplier[:, None], at[:, None]], dim=1)
     return [Path(states[:, i, :2], states[:, i, 2], states[:, i, 3]) for i in range(len(choices))]
@@ -120,13 +120,13 @@ def endings(run: TargetRun, starts: torch.Tensor, gains: Gains, lr: float, steps
 
 
 def _walk(
-    starts: torch.Tensor, gains: torch.Tensor, lr: float, steps: int
+    starts: torch.Tensor, gains: torch.Tensor, lr: float, steps: int, init: Init = INIT
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
     """All runs in one loop, each with an x and a constraint of its own: x, multipliers and violations a step."""
     x = starts.clone().requires_grad_()
     lagrangian = nupi.Lagrangian({"curve": nupi.Equality(len(starts))}).double()
     # A gain per constraint.
-    dual = nupi.NuPI(lagrangian.parameters(), *gains.T, init=INIT, form="velocity")
+    dual = nupi.NuPI(lagrangian.parameters(), *gains.T, init=init, form="velocity")
     primal = torch.optim.SGD([x], lr=lr)
     for _ in range(steps):
         at = violation(x)

@@ -33,6 +33,13 @@ def record(run: TargetRun, choices: Sequence[Gains], paths: Sequence[Path], know
         for gains, path in zip(choices, paths, strict=True)
     ]
     run.results(pd.concat(frames))
+    show(run, f"The multiplier of the optimum is {known.multiplier:.4f}", choices, paths, known)
+
+
+def show(run: TargetRun, title: str, choices: Sequence[Gains], paths: Sequence[Path], known: Optima) -> None:
+    """Print how each path went."""
+    import pandas as pd
+
     measured = [
         {
             "run": gains.label,
@@ -44,4 +51,4 @@ def record(run: TargetRun, choices: Sequence[Gains], paths: Sequence[Path], know
         }
         for gains, path in zip(choices, paths, strict=True)
     ]
-    run.table(f"The multiplier of the optimum is {known.multiplier:.4f}", pd.DataFrame(measured))
+    run.table(title, pd.DataFrame(measured))

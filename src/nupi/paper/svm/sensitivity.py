@@ -140,7 +140,7 @@ def _claims(curves: pd.DataFrame, mapped: pd.DataFrame) -> list[Claim]:
         ),
         Claim(
             f"with kp > 0 no setting of the heat map ends farther than {RUNAWAY:g} from lambda*",
-            "grey at kp <= 0 and small ki alone",
+            "such cells are drawn grey; how many there are is not said",
             f"{len(far)} of {int((mapped['kp'] > 0).sum())} settings",
             far.empty,
         ),
