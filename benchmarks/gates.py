@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 import nupi
 from benchmarks.timing import Row, at_most, best_times, listed
 from nupi import gates
-from nupi.paper.resnet import ResNet18, sparse_resnet18
+from nupi.paper.sparsity.resnet import ResNet18, sparse_resnet18
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nupi
+from nupi import tune
 from nupi.tune import bisect_kp
 
 
@@ -79,6 +80,7 @@ def test_an_end_that_will_do_is_enough(end):
 
 KILLED = """
 import os, sys
+from nupi import tune
 from nupi.tune import bisect_kp
 def run(kp):
     with open(sys.argv[2], "a") as made:
@@ -216,3 +218,73 @@ def test_another_file_is_not_taken_for_a_journal(tmp_path, text):
     with pytest.raises(ValueError, match="not a journal"):
         bisect_kp(lambda kp: kp - 1, 0.0, 4.0, tolerance=0.1, journal=path)
     assert path.read_text() == text
+
+
+def test_a_grid_around_the_step_size_of_gradient_ascent_finds_the_best_ki():
+    asked = []
+
+    def run(ki, kp):
+        asked.append((ki, kp))
+        return abs(math.log10(ki / 0.1))
+
+    found = tune.grid_ki(run, 0.01, 5, factor=100, points=9)
+    assert [ki for ki, _ in asked] == pytest.approx([10 ** (-4 + i / 2) for i in range(9)])
+    assert {kp for _, kp in asked} == {5.0}
+    assert (found.ki, found.kp) == (pytest.approx(0.1), 5.0)
+    assert found.score == pytest.approx(0.0, abs=1e-12)
+    assert not found.at_edge
+    assert [each.ki for each in found.runs] == [ki for ki, _ in asked]
+    assert tune.grid_ki(lambda ki, _: ki, 0.01, 5).at_edge
+
+
+def test_a_grid_goes_on_from_its_journal_and_keeps_what_diverged(tmp_path):
+    journal, asked = tmp_path / "ki.json", []
+
+    def run(ki, kp):
+        asked.append((ki, kp))
+        if len(asked) == 4:
+            raise KeyboardInterrupt
+        return float("nan") if ki > 0.05 else ki
+
+    with pytest.raises(KeyboardInterrupt):
+        tune.grid_ki(run, 0.1, 5.0, points=5, journal=journal)
+    assert len(json.loads(journal.read_text())) == 3
+    found = tune.grid_ki(run, 0.1, 5.0, points=5, journal=journal)
+    assert len(asked) == 6  # three, the one that was cut off, and the two that were missing
+    assert found.ki == pytest.approx(0.01)
+    assert [each.score for each in found.runs][2:] == [math.inf] * 3
+    tune.grid_ki(run, 0.1, 5.0, points=5, journal=journal)
+    assert len(asked) == 6
+    tune.grid_ki(run, 0.1, 6.0, points=5, journal=journal)
+    assert len(asked) == 11  # another kp is another run
+
+
+def test_a_journal_of_the_other_search_is_refused(tmp_path):
+    journal = tmp_path / "runs.json"
+    tune.bisect_kp(lambda kp: kp / 40 - 0.3, 0.0, 40.0, tolerance=0.02, journal=journal)
+    kept = journal.read_bytes()
+    with pytest.raises(ValueError, match="is not a journal of this search"):
+        tune.grid_ki(lambda ki, _: ki, 0.1, 5.0, journal=journal)
+    assert journal.read_bytes() == kept
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"ki": 0.0}, "ki=0.0 must be positive"),
+        ({"ki": float("nan")}, "ki=nan must be positive"),
+        ({"kp": float("inf")}, "kp=inf must be finite"),
+        ({"factor": 1.0}, r"factor=1\.0 must be larger than 1"),
+        ({"points": 1}, "points=1 must be at least 2"),
+    ],
+)
+def test_a_grid_that_makes_no_sense_is_refused(change, words):
+    with pytest.raises(ValueError, match=words):
+        tune.grid_ki(lambda ki, _: ki, **({"ki": 0.1, "kp": 5.0} | change))
+
+
+def test_a_grid_without_a_finite_score_says_so():
+    with pytest.raises(ValueError, match=r"no run of the grid from ki=0\.01 to 1 at kp=5"):
+        tune.grid_ki(lambda *_: float("nan"), 0.1, 5.0)
+    with pytest.raises(TypeError, match=r"run\(ki=0\.01\d*, kp=5\.0\) returned None"):
+        tune.grid_ki(lambda *_: None, 0.1, 5.0)

@@ -1,4 +1,4 @@
-"""Searches over whole runs.
+"""Searches over whole runs: the paper's two ways to tune nuPI.
 
 The more kp, the more damping: where a constraint that should end on its boundary ends strictly inside it, kp was
 too small, and where it ends violated, kp was too large. So the final violation rises with kp, and the kp that lands
@@ -6,6 +6,12 @@ on the boundary can be found by bisection instead of on a grid (section 5.3 of t
 
     found = nupi.tune.bisect_kp(train, 0.0, 40.0, tolerance=0.005, journal=Path("kp.json"))
     found.kp, found.violation, found.status, found.runs
+
+Where the ends of runs have no such order, take a kp that is large enough to matter, and try values of ki around a step
+size that suits gradient ascent (section 4.3): a large kp makes the choice of ki easier.
+
+    found = nupi.tune.grid_ki(train, ki=0.03, kp=5.0, journal=Path("ki.json"))
+    found.ki, found.score, found.runs
 """
 
 from __future__ import annotations
@@ -13,15 +19,17 @@ from __future__ import annotations
 import json
 import math
 import operator
-import os
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from nupi import files
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-Status: TypeAlias = Literal["converged", "no sign change", "out of runs"]
+SearchStatus: TypeAlias = Literal["converged", "no sign change", "out of runs"]
 
 
 @dataclass(frozen=True)
@@ -47,7 +55,7 @@ class Bisection:
 
     kp: float
     violation: float
-    status: Status
+    status: SearchStatus
     bracket: tuple[float, float]
     runs: tuple[Run, ...]
 
@@ -91,7 +99,7 @@ def bisect_kp(
         raise ValueError(f"max_runs={max_runs!r} must be at least 2: both ends are run first")
     runs = _Runs(run, None if journal is None else Path(journal))
 
-    def found(status: Status) -> Bisection:
+    def found(status: SearchStatus) -> Bisection:
         best = min(runs.made, key=lambda each: abs(each.violation))
         return Bisection(best.kp, best.violation, status, (low, high), tuple(runs.made))
 
@@ -119,61 +127,172 @@ def bisect_kp(
     return found("out of runs")
 
 
+@dataclass(frozen=True)
+class GridRun:
+    """One run of a grid: its gains, and its score (smaller is better; infinite where it diverged)."""
+
+    ki: float
+    kp: float
+    score: float
+
+
+@dataclass(frozen=True)
+class GridSearch:
+    """What a grid over ki found.
+
+    Args:
+        ki: of the run with the smallest score.
+        kp: of all runs.
+        score: the smallest.
+        at_edge: whether that ki is the smallest or the largest of the grid, so that a better one may lie outside.
+        runs: every run that was made or read from the journal, from the smallest ki to the largest.
+    """
+
+    ki: float
+    kp: float
+    score: float
+    at_edge: bool
+    runs: tuple[GridRun, ...]
+
+
+def grid_ki(
+    run: Callable[[float, float], float],
+    ki: float,
+    kp: float,
+    *,
+    factor: float = 10.0,
+    points: int = 5,
+    journal: Path | str | None = None,
+) -> GridSearch:
+    """Find the ki, around a step size that suits gradient ascent, that goes best with a large kp.
+
+    Args:
+        run: makes a whole run with these gains, `run(ki, kp)`, and returns its score, the smaller the better: the
+            largest violation at the end, or the loss of a feasible model. A run that diverged may return inf or nan.
+        ki: the step size that suits gradient ascent; the middle of the grid.
+        kp: large enough for it to matter: `kp` times a typical change of the violation in a step should be well above
+            `ki` times the violation.
+        factor: the grid goes from ki / factor to ki * factor, evenly on a logarithmic scale.
+        points: how many values of ki.
+        journal: as for `bisect_kp`, but a file of its own.
+
+    Example:
+        >>> found = grid_ki(lambda ki, kp: abs(ki - 0.1) + 0.0 * kp, ki=0.03, kp=5.0)
+        >>> round(found.ki, 4), found.at_edge, len(found.runs)
+        (0.0949, False, 5)
+    """
+    ki, kp, factor = float(ki), float(kp), float(factor)
+    if not 0 < ki < math.inf:
+        raise ValueError(f"ki={ki!r} must be positive and finite: a step size that suits gradient ascent")
+    if not math.isfinite(kp):
+        raise ValueError(f"kp={kp!r} must be finite")
+    if not 1 < factor < math.inf:
+        raise ValueError(
+            f"factor={factor!r} must be larger than 1 and finite: the grid is ki / factor .. ki * factor"
+        )
+    if operator.index(points) < 2:
+        raise ValueError(f"points={points!r} must be at least 2")
+    kis = [ki * factor ** (2 * i / (points - 1) - 1) for i in range(points)]
+    notes = _Journal(None if journal is None else Path(journal), ("ki", "kp"), "score")
+    made = [GridRun(each, kp, notes.look_up((each, kp), partial(run, each, kp))) for each in kis]
+    best = min(made, key=lambda each: each.score)
+    if best.score == math.inf:
+        raise ValueError(
+            f"no run of the grid from ki={kis[0]:g} to {kis[-1]:g} at kp={kp:g} ended with a finite score; "
+            "try a smaller ki or another kp"
+        )
+    return GridSearch(best.ki, kp, best.score, best.ki in (kis[0], kis[-1]), tuple(made))
+
+
 class _Runs:
-    """The runs a search has asked for, and the journal that keeps them."""
+    """The runs a bisection has asked for."""
 
     def __init__(self, run: Callable[[float], float], journal: Path | None) -> None:
-        self._run, self._journal = run, journal
-        self._known = {} if journal is None else _read(journal)
-        if journal is not None:
-            _write(
-                journal, self._known
-            )  # a place that cannot be written to is found out before a run, not after
+        self._run, self._notes = run, _Journal(journal, ("kp",), "violation")
         self.made: list[Run] = []
 
     def violation(self, kp: float) -> float:
         """The violation of the run with this kp, made now unless the journal has it."""
-        if kp not in self._known:
-            returned = self._run(kp)
-            try:
-                violation = float(returned)
-            except (TypeError, ValueError) as error:
-                raise TypeError(
-                    f"run(kp={kp!r}) returned {returned!r}, which is no number: it must return its final violation"
-                ) from error
-            if not math.isfinite(violation):
-                raise ValueError(
-                    f"run(kp={kp!r}) returned {violation}, which has no place in a bisection; runs that were "
-                    "made before are in the journal, if there is one. Try a narrower bracket"
-                )
-            self._known[kp] = violation
-            if self._journal is not None:
-                _write(self._journal, self._known)
-        self.made.append(Run(kp, self._known[kp]))
-        return self._known[kp]
+        violation = self._notes.look_up((kp,), lambda: self._checked(kp))
+        self.made.append(Run(kp, violation))
+        return violation
+
+    def _checked(self, kp: float) -> float:
+        violation = _number(self._run(kp), f"run(kp={kp!r})", "its final violation")
+        if not math.isfinite(violation):
+            raise ValueError(
+                f"run(kp={kp!r}) returned {violation}, which has no place in a bisection; runs that were "
+                "made before are in the journal, if there is one. Try a narrower bracket"
+            )
+        return violation
 
 
-def _read(journal: Path) -> dict[float, float]:
+def _number(returned: object, call: str, what: str) -> float:
     try:
-        text = journal.read_bytes()
-    except FileNotFoundError:
-        return {}
-    try:
-        known = {float(each["kp"]): float(each["violation"]) for each in json.loads(text)}
-        if not all(map(math.isfinite, (*known, *known.values()))):
-            raise ValueError("it holds numbers that are not finite")  # noqa: TRY301
-    except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(
-            f"journal={str(journal)!r} is not a journal of bisect_kp ({error}); give another path"
-        ) from error
-    return known
+        return float(returned)  # type: ignore[arg-type]
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{call} returned {returned!r}, which is no number: it must return {what}") from error
 
 
-def _write(journal: Path, known: dict[float, float]) -> None:
-    """Replace the journal in one step, so that a kill leaves the old one or the new one."""
-    journal.parent.mkdir(parents=True, exist_ok=True)
-    known = _read(journal) | known  # what another search has written since
-    draft = journal.with_name(f".{journal.name}.{os.getpid()}")
-    runs = [{"kp": kp, "violation": violation} for kp, violation in known.items()]
-    draft.write_text(json.dumps(runs, indent=1) + "\n", encoding="utf-8")
-    draft.replace(journal)
+class _Journal:
+    """A file that keeps every run as soon as it is done: a list of the gains of each, and what came of it.
+
+    Args:
+        path: of the file, or None to keep nothing beyond this search.
+        gains: the names of the gains.
+        result: the name of what a run gives; one that is not finite is kept as null.
+    """
+
+    def __init__(self, path: Path | None, gains: tuple[str, ...], result: str) -> None:
+        self._path, self._gains, self._result = path, gains, result
+        self._known: dict[tuple[float, ...], float] = {}
+        if path is not None:
+            self._known = self._read()
+            self._write()  # a place that cannot be written to is found out before a run, not after
+
+    def look_up(self, gains: tuple[float, ...], make: Callable[[], object]) -> float:
+        """What came of the run with these gains, made now unless it is known."""
+        if gains not in self._known:
+            call = (
+                f"run({', '.join(f'{name}={gain!r}' for name, gain in zip(self._gains, gains, strict=True))})"
+            )
+            found = _number(make(), call, f"its {self._result}")
+            self._known[gains] = found if math.isfinite(found) else math.inf
+            if self._path is not None:
+                self._write()
+        return self._known[gains]
+
+    def _read(self) -> dict[tuple[float, ...], float]:
+        assert self._path is not None
+        try:
+            text = self._path.read_bytes()
+        except FileNotFoundError:
+            return {}
+        known = {}
+        try:
+            for each in json.loads(text):
+                if each.keys() != {*self._gains, self._result}:
+                    raise ValueError(f"it has {sorted(each)} and not {sorted((*self._gains, self._result))}")  # noqa: TRY301
+                gains = tuple(float(each[name]) for name in self._gains)
+                result = each[self._result]
+                if not all(map(math.isfinite, (*gains, 0.0 if result is None else float(result)))):
+                    raise ValueError("it holds numbers that are not finite")  # noqa: TRY301
+                known[gains] = math.inf if result is None else float(result)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ValueError(
+                f"journal={str(self._path)!r} is not a journal of this search ({error}); give another path"
+            ) from error
+        return known
+
+    def _write(self) -> None:
+        """Replace the journal in one step, so that a kill leaves the old one or the new one."""
+        assert self._path is not None
+        self._known = self._read() | self._known  # what another search has written since
+        runs = [
+            {
+                **dict(zip(self._gains, gains, strict=True)),
+                self._result: found if math.isfinite(found) else None,
+            }
+            for gains, found in self._known.items()
+        ]
+        files.write_text(self._path, json.dumps(runs, indent=1) + "\n")

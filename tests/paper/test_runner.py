@@ -1,9 +1,9 @@
 import io
 import json
 import os
+import re
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pandas as pd
@@ -12,10 +12,10 @@ import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
+import nupi
 from nupi.paper import runner, style
 from nupi.paper.command import app
-from nupi.paper.progress import Bars
-from nupi.paper.runner import Claim, Run, target
+from nupi.paper.runner import Claim, TargetRun, target
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def two_targets(registry):  # noqa: ARG001 - a fixture cannot carry usefixtures
     """One whose claims hold and that writes everything, and one whose second claim fails."""
 
     @target("apples", paper="Fig. 1", about="all is well", scales=("smoke", "paper"))
-    def apples(run: Run) -> list[Claim]:
+    def apples(run: TargetRun) -> list[Claim]:
         fig = style.figure(2, 1)
         fig.add_subplot().plot([0, 1], [1, 0])
         run.figure(fig)
@@ -39,7 +39,7 @@ def two_targets(registry):  # noqa: ARG001 - a fixture cannot carry usefixtures
         return [Claim("sum is in [1, 3]", "3", str(1 + 2), np.float64(3.0) == 3.0)]
 
     @target("pears", paper="Tab. 2", about="one claim fails", scales=("paper",))
-    def pears(_: Run) -> list[Claim]:
+    def pears(_: TargetRun) -> list[Claim]:
         return [Claim("right", "1", "1", True), Claim("wrong", "1", "2", False)]
 
 
@@ -66,6 +66,9 @@ def test_a_target_writes_figure_results_and_summary(tmp_path):
     assert (folder / "results.csv").read_text() == "x,y\n1,0.5\n2,\n"
     summary = json.loads((folder / "summary.json").read_text())
     assert summary.pop("seconds") >= 0
+    assert summary.pop("version") == nupi.__version__
+    assert re.fullmatch(r"[0-9a-f]{12}\+?|unknown", summary.pop("commit"))
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", summary.pop("finished"))
     assert summary == {
         "target": "apples",
         "scale": "smoke",
@@ -122,7 +125,7 @@ def test_a_target_that_raises_leaves_the_others_and_no_stale_summary(tmp_path):
         (folder / name).write_text("{}")
 
     @target("plums", paper="Fig. 3", about="fails", scales=("paper",))
-    def plums(_: Run) -> list[Claim]:
+    def plums(_: TargetRun) -> list[Claim]:
         raise ZeroDivisionError("the stone was missing")
 
     ran = invoke("reproduce", "plums", "apples", "--out", tmp_path)
@@ -165,7 +168,7 @@ def test_every_kind_of_boolean_is_a_verdict(holds):
 @pytest.mark.usefixtures("registry")
 def test_a_target_without_claims_is_an_error(tmp_path):
     @target("nothing", paper="-", about="-", scales=("paper",))
-    def nothing(_: Run) -> list[Claim]:
+    def nothing(_: TargetRun) -> list[Claim]:
         return []
 
     ran = invoke("reproduce", "nothing", "--out", tmp_path)
@@ -181,41 +184,44 @@ def test_registering_refuses_a_scale_that_does_not_exist():
 
 def test_a_figure_must_be_called_figure(tmp_path):
     with pytest.raises(ValueError, match="starts with 'figure'"):
-        Run("x", "smoke", tmp_path).figure(style.figure(), "plot")
+        TargetRun("x", "smoke", tmp_path).figure(style.figure(), "plot")
 
 
-def test_write_atomically_keeps_the_old_text_when_the_new_cannot_be_written(tmp_path):
-    path = tmp_path / "summary.json"
-    path.write_text("old")
-    with pytest.raises(UnicodeEncodeError):
-        runner.write_atomically(path, "new \ud800")
-    assert path.read_text() == "old"
-    runner.write_atomically(path, "new")
-    assert [p.read_text() for p in tmp_path.glob("summary.json")] == ["new"]
+@pytest.mark.usefixtures("registry")
+def test_a_dry_run_says_so_and_claims_nothing(tmp_path):
+    @target("tried", paper="-", about="-", scales=("paper",))
+    def tried(run: TargetRun) -> list[Claim]:
+        run.dry = True
+        return []
+
+    ran = invoke("reproduce", "tried", "--scale", "paper", "--out", tmp_path)
+    assert ran.exit_code == 0, ran.output
+    assert "nothing is claimed" in ran.output
+    summary = json.loads((tmp_path / "tried/summary.json").read_text())
+    assert summary["dry_run"] is True
+    assert summary["claims"] == []
+
+    @target("boasting", paper="-", about="-", scales=("paper",))
+    def boasting(run: TargetRun) -> list[Claim]:
+        run.dry = True
+        return [Claim("it runs", "-", "3 steps", True)]
+
+    ran = invoke("reproduce", "boasting", "--scale", "paper", "--out", tmp_path)
+    assert ran.exit_code == 1
+    assert "made a claim after a dry run" in ran.output
+    assert not (tmp_path / "boasting/summary.json").exists()
 
 
-def test_bars_yield_everything_and_draw_only_what_lasts():
-    console = Console(force_terminal=True, width=80, file=io.StringIO())
-    assert list(Bars(console).track(range(3), "quick")) == [0, 1, 2]
-    assert console.file.getvalue() == ""
-
-    bars = Bars(console, patience=0.05)
-    seen = []
-    for outer in bars.track([1, 2], "outer"):
-        for inner in bars.track(iter([1, 2]), "inner", total=2):
-            time.sleep(0.15)
-            seen.append((outer, inner))
-    assert seen == [(1, 1), (1, 2), (2, 1), (2, 2)]
-    drawn = console.file.getvalue()
-    assert "outer" in drawn
-    assert "inner" in drawn
-
-
-def test_in_a_log_a_line_now_and_then_takes_the_place_of_a_bar():
-    console = Console(force_terminal=False, width=80, file=io.StringIO())
-    for _ in Bars(console, patience=0.01, heartbeat=0.05).track(range(3), "long work"):
-        time.sleep(0.06)
-    assert console.file.getvalue().splitlines() == [f"long work: {done} of 3" for done in (1, 2, 3)]
+def test_a_run_shows_its_progress_on_its_console_unless_that_is_quiet(tmp_path, monkeypatch):
+    shown = []
+    monkeypatch.setattr(
+        runner, "track", lambda items, label, total, **_: shown.append((label, total)) or items
+    )
+    assert list(
+        TargetRun("x", "smoke", tmp_path, Console(file=io.StringIO())).progress([1, 2], "work", 2)
+    ) == [1, 2]
+    assert list(TargetRun("x", "smoke", tmp_path, Console(quiet=True)).progress([1, 2], "work")) == [1, 2]
+    assert shown == [("work", 2)]
 
 
 def test_the_colours_are_one_a_method_and_have_labels():

@@ -1,6 +1,8 @@
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
@@ -8,6 +10,7 @@ import torch
 
 import nupi
 from nupi.solve import sweep as sweep_module
+from nupi.solve.checkpoint import Checkpoint
 
 SGD = partial(torch.optim.SGD, lr=0.05, momentum=0.8)
 DATA = torch.linspace(-1.0, 1.0, 12, dtype=torch.float64).reshape(4, 3)
@@ -190,3 +193,36 @@ def test_a_killed_sweep_resumes_in_another_process_where_it_was(tmp_path, monkey
     ran.clear()
     torch.testing.assert_close(resumed.multipliers, run(None, steps=2000).multipliers, rtol=0, atol=0)
     assert len(ran) == 3
+
+
+def test_no_flipped_bit_of_a_chunk_is_taken_for_a_result(tmp_path, monkeypatch):
+    whole = run(tmp_path)
+    first = tmp_path / "chunk-00000.pt"
+    content = first.read_bytes()
+    ran = count_runs(monkeypatch)
+    bits = range(3, 8 * len(content), 8 * len(content) // 20)
+    for bit in bits:
+        changed = bytearray(content)
+        changed[bit // 8] ^= 1 << bit % 8
+        first.write_bytes(changed)
+        with pytest.warns(RuntimeWarning, match=r"chunk-00000.pt is .*; it is computed again"):
+            again = run(tmp_path)
+        assert torch.equal(whole.multipliers["inequality"], again.multipliers["inequality"])
+    assert ran == [2] * len(bits)
+
+
+def test_sweeps_that_start_in_one_directory_at_once_do_not_disturb_each_other(tmp_path):
+    """Threads that meet before each start; with a fixed temporary name they lost each other's files."""
+    meeting = threading.Barrier(6)
+
+    def start(_):
+        for turn in range(40):
+            meeting.wait(60)
+            kept = Checkpoint(tmp_path / str(turn), "one sweep")
+            kept.save(0, {"theta": torch.zeros(2)})
+            assert kept.load(0) is not None
+
+    with ThreadPoolExecutor(6) as pool:
+        assert list(pool.map(start, range(6))) == [None] * 6
+    for folder in tmp_path.iterdir():
+        assert sorted(path.name for path in folder.iterdir()) == ["chunk-00000.pt", "sweep.json"]

@@ -10,7 +10,7 @@ import sympy
 import torch
 
 import nupi
-from nupi.paper.plane import PROBLEM, START
+from nupi.paper.plane.problem import PROBLEM, START
 from nupi.theory import Problem, solve_flow
 from nupi.theory.flow import integrate, oscillator, oscillator_start
 from nupi.theory.relative_update import Mode, modes, psi

@@ -8,17 +8,24 @@ from __future__ import annotations
 import signal
 import sys
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from nupi import files
 from nupi.paper import data as datasets
-from nupi.paper import jobs, runner
+from nupi.paper import evidence, jobs, runner
 from nupi.paper.data.fetch import DataUnavailableError, cache_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
 
 app = typer.Typer(
     help="Reproduce the figures and tables of the nuPI paper, each with claims that are checked.",
@@ -57,6 +64,10 @@ def reproduce(
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="for submitit, as slurm_partition=cpu or timeout_min=60"),
     ] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="an option of the targets, as trained=gated"),
+    ] = None,
 ) -> None:
     """Reproduce targets: figures, results.csv, summary.json; exit 1 if a claim does not hold."""
     console = Console(highlight=False)
@@ -71,7 +82,14 @@ def reproduce(
         typer.echo(f"--out {out}: cannot write there: {error.strerror}: {error.filename}", err=True)
         raise typer.Exit(2) from None
 
-    options = _options(executor_option or [])
+    options = _options(executor_option or [], "--executor-option")
+    chosen_settings = {key: str(value) for key, value in _options(setting or [], "--set").items()}
+    for target in chosen:
+        if unknown_settings := [key for key in chosen_settings if key not in target.options]:
+            known = ", ".join(target.options) or "none"
+            raise typer.BadParameter(
+                f"{target.name} has no option {unknown_settings[0]!r}; it has {known}", param_hint="--set"
+            )
     if options and executor == "local":
         raise typer.BadParameter("only --executor submitit takes options", param_hint="--executor-option")
     wrong: list[str] = []
@@ -80,7 +98,7 @@ def reproduce(
     for target in chosen:
         try:
             with jobs.submitted(options) if executor == "submitit" else nullcontext():
-                claims = runner.reproduce(target, scale, out, console)
+                claims = runner.reproduce(target, scale, out, console, chosen_settings)
         except DataUnavailableError as missing:
             console.print(str(missing), markup=False, soft_wrap=True)
             wrong.append(f"{target.name} failed: its data could not be had")
@@ -99,13 +117,13 @@ def reproduce(
         raise typer.Exit(1)
 
 
-def _options(pairs: list[str]) -> dict[str, int | str]:
+def _options(pairs: list[str], hint: str) -> dict[str, int | str]:
     """`KEY=VALUE` of the command line, with numbers as numbers."""
     options: dict[str, int | str] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not key or not equals:
-            raise typer.BadParameter(f"{pair!r} is not KEY=VALUE", param_hint="--executor-option")
+            raise typer.BadParameter(f"{pair!r} is not KEY=VALUE", param_hint=hint)
         options[key] = int(value) if value.isdecimal() else value
     return options
 
@@ -128,6 +146,72 @@ def data(
         console.print(str(missing), style="bold red", markup=False, soft_wrap=True)
         raise typer.Exit(1) from None
     console.print(f"{name}: {summary}. Kept in {cache_folder() / name}", markup=False, soft_wrap=True)
+
+
+results = typer.Typer(help="The runs that the docs quote, and the tables made from them.")
+app.add_typer(results, name="results")
+Folder = Annotated[Path, typer.Option(help="where the runs are kept")]
+KEPT = Path("results")
+
+
+@results.callback(invoke_without_command=True)
+def list_results(context: typer.Context, folder: Folder = KEPT) -> None:
+    """List what was run: at which scale, when, from which commit, and how many claims held."""
+    if context.invoked_subcommand is not None:
+        return
+    table = Table()
+    for heading in ("target", "scale", "claims held", "s", "finished (UTC)", "commit"):
+        table.add_column(heading, overflow="fold", no_wrap=heading in ("target", "finished (UTC)", "commit"))
+    kept = _said(lambda: list(evidence.every(folder)))
+    for run in kept:
+        finished = run.said("finished")[:16].replace("T", " ")  # to the minute
+        facts = (f"{float(run.said('seconds')):.0f}", finished, run.said("commit"))
+        table.add_row(*map(escape, (run.target, run.scale, run.held, *facts)))
+    Console(highlight=False).print(table if kept else f"{folder} holds no runs", soft_wrap=not kept)
+
+
+@results.command("add")
+def add_results(
+    runs: Annotated[
+        list[Path], typer.Argument(help="folders that `nupi reproduce` has written, as out/sheet")
+    ],
+    folder: Folder = KEPT,
+) -> None:
+    """Keep the summary.json and the results.csv of runs as evidence."""
+    for run in runs:
+        home = _said(partial(evidence.keep, run, folder))
+        typer.echo(f"{run} is kept in {home}")
+
+
+@results.command("tables")
+def write_tables(
+    pages: Annotated[list[Path], typer.Argument(help="Markdown files, as docs/*.md")],
+    folder: Folder = KEPT,
+    *,
+    check: Annotated[bool, typer.Option("--check", help="write nothing; exit 1 if a table differs")] = False,
+) -> None:
+    """Write the tables of pages from the runs that were kept."""
+    differs = False
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        new = _said(partial(evidence.written, text, folder))
+        if new == text:
+            continue
+        differs = True
+        if not check:
+            files.write_text(page, new)
+        typer.echo(f"{page}: {'differs from' if check else 'written from'} {folder}")
+    if check and differs:
+        raise typer.Exit(1)
+
+
+def _said(function: Callable[[], T]) -> T:
+    """What the function returns; what it has against the evidence is said in one line."""
+    try:
+        return function()
+    except evidence.EvidenceError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from None
 
 
 if __name__ == "__main__":

@@ -1,32 +1,34 @@
 """The runner: targets, the scales they run at, and the claims they are judged by.
 
-A target is a function that reproduces a figure or a table of the paper. It is given a `Run`, where it puts
+A target is a function that reproduces a figure or a table of the paper. It is given a `TargetRun`, where it puts
 what it makes, and returns claims: what the paper says, what was found here, and whether it holds.
 
     @target("spectrum", paper="Figure 10", about="eigenvalues against kp", scales=("paper",))
-    def spectrum(run: Run) -> list[Claim]: ...
+    def spectrum(run: TargetRun) -> list[Claim]: ...
 """
 
 from __future__ import annotations
 
 import difflib
 import importlib
+import io
 import json
-import os
 import tempfile
 import time
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeAlias, TypeVar, cast, get_args
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from nupi import files
 from nupi.paper import style, targets
-from nupi.paper.progress import Bars
+from nupi.paper.provenance import provenance
+from nupi.solve.progress import track
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     import pandas as pd
@@ -65,7 +67,8 @@ class Target:
     paper: str
     about: str
     scales: tuple[Scale, ...]
-    function: Callable[[Run], list[Claim]]
+    function: Callable[[TargetRun], list[Claim]]
+    options: tuple[str, ...] = ()
 
 
 class UnknownTargetError(LookupError):
@@ -76,8 +79,8 @@ _registry: dict[str, Target] = {}
 
 
 def target(
-    name: str, *, paper: str, about: str, scales: Sequence[Scale]
-) -> Callable[[Callable[[Run], list[Claim]]], Callable[[Run], list[Claim]]]:
+    name: str, *, paper: str, about: str, scales: Sequence[Scale], options: Sequence[str] = ()
+) -> Callable[[Callable[[TargetRun], list[Claim]]], Callable[[TargetRun], list[Claim]]]:
     """Register a function as a target.
 
     Args:
@@ -85,17 +88,18 @@ def target(
         paper: where the paper has it.
         about: one line for `nupi list`.
         scales: the scales it has, some of smoke, laptop, desk and paper.
+        options: what a user may set, as in `nupi reproduce NAME --set OPTION=VALUE`; the run has them in `options`.
     """
     unknown = [scale for scale in scales if scale not in SCALES]
     if unknown or not scales:
         raise ValueError(f"scales={scales!r} of target {name!r}: choose at least one of {', '.join(SCALES)}")
 
-    def register(function: Callable[[Run], list[Claim]]) -> Callable[[Run], list[Claim]]:
+    def register(function: Callable[[TargetRun], list[Claim]]) -> Callable[[TargetRun], list[Claim]]:
         known = _registry.get(name)
         if known is not None and known.function.__module__ != function.__module__:
             raise ValueError(f"two targets are called {name!r}; the other is in {known.function.__module__}")
         ordered = tuple(scale for scale in SCALES if scale in scales)
-        _registry[name] = Target(name, paper, about, ordered, function)
+        _registry[name] = Target(name, paper, about, ordered, function, tuple(options))
         return function
 
     return register
@@ -135,39 +139,53 @@ def nearest_scale(scales: Sequence[Scale], asked: Scale) -> Scale:
 
 
 @dataclass
-class Run:
-    """One run of a target: where it writes, the scale it really uses, and what it prints on."""
+class TargetRun:
+    """One run of a target: where it writes, the scale it really uses, and what it prints on.
+
+    A target that has only tried its setting (a dry run) sets `dry`: then it makes no claim.
+    """
 
     target: str
     scale: Scale
     out: Path
     console: Console = field(default_factory=Console, repr=False)
     tables: list[dict[str, Any]] = field(default_factory=list, repr=False)
+    options: dict[str, str] = field(default_factory=dict)
+    dry: bool = False
 
     def __post_init__(self) -> None:
         self.out.mkdir(parents=True, exist_ok=True)
-        self._bars = Bars(self.console)
+
+    @property
+    def jobs(self) -> Path:
+        """Where the results of jobs are kept: beside the targets' own folders, since targets share them."""
+        return self.out.parent / "runs"
 
     def progress(self, iterable: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
         """Iterate, with a bar if it lasts longer than a second; may be nested."""
-        return self._bars.track(iterable, description, total)
+        if self.console.quiet:
+            return iter(iterable)
+        terminal = self.console.is_terminal
+        return track(
+            iterable, description, total, stream=cast("TextIO", self.console.file), terminal=terminal
+        )
 
     def figure(self, fig: Figure, name: str = "figure") -> Path:
         """Write `name`.png beside the results and empty the figure; names start with "figure"."""
         if not name.startswith("figure"):
             raise ValueError(f"name={name!r}: a figure's name starts with 'figure', as in 'figure-{name}'")
         path = self.out / f"{name}.png"
-        part = path.with_suffix(f".{os.getpid()}.part")
+        drawn = io.BytesIO()
         for _ in self.progress([name], f"drawing {path.name}"):  # a large one takes seconds
-            fig.savefig(part, format="png", metadata={"Software": None})
-        part.replace(path)
+            fig.savefig(drawn, format="png", metadata={"Software": None})
+        files.write_bytes(path, drawn.getvalue())
         fig.clear()
         return path
 
     def results(self, frame: pd.DataFrame) -> Path:
         """Write results.csv: the numbers behind the figures."""
         path = self.out / "results.csv"
-        write_atomically(path, frame.to_csv(index=False))
+        files.write_text(path, frame.to_csv(index=False))
         return path
 
     def table(self, title: str, frame: pd.DataFrame) -> None:
@@ -191,7 +209,9 @@ def check_writable(folder: Path) -> None:
         pass
 
 
-def reproduce(chosen: Target, asked: Scale, out: Path, console: Console) -> list[Claim]:
+def reproduce(
+    chosen: Target, asked: Scale, out: Path, console: Console, options: Mapping[str, str] | None = None
+) -> list[Claim]:
     """Run one target into `out`/<target>/, write its summary.json, print its claims and return them.
 
     A run that fails leaves no summary, results or figures of an earlier one behind: what is there, it found.
@@ -200,25 +220,33 @@ def reproduce(chosen: Target, asked: Scale, out: Path, console: Console) -> list
     console.rule(escape(f"{chosen.name}: {chosen.about}"), align="left")
     if scale != asked:
         console.print(f"{chosen.name} has no scale {asked!r}: using {scale!r}, the nearest it has.")
-    run = Run(chosen.name, scale, out / chosen.name, console)
+    run = TargetRun(chosen.name, scale, out / chosen.name, console, options=dict(options or {}))
     path = run.out / "summary.json"
     for old in (path, run.out / "results.csv", *run.out.glob("figure*.png")):
         old.unlink(missing_ok=True)
     started = time.perf_counter()
     with style.context():
         claims = chosen.function(run)
-    if not claims:
-        raise RuntimeError(f"target {chosen.name!r} made no claim: a reproduction must say what it checked")
-    summary: dict[str, Any] = {
-        "target": chosen.name,
-        "scale": scale,
+    if bool(claims) == run.dry:
+        raise RuntimeError(
+            f"target {chosen.name!r} made a claim after a dry run, which is no result"
+            if run.dry
+            else f"target {chosen.name!r} made no claim: a reproduction must say what it checked"
+        )
+    summary: dict[str, Any] = {"target": chosen.name, "scale": scale}
+    if run.options:
+        summary["options"] = run.options
+    if run.dry:
+        summary["dry_run"] = True
+    summary |= {
         "seconds": round(time.perf_counter() - started, 3),
         "claims": [asdict(claim) for claim in claims],
     }
+    summary |= provenance()
     if run.tables:
         summary["tables"] = run.tables
-    write_atomically(path, json.dumps(summary, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
-    console.print(claims_table(claims))
+    files.write_text(path, json.dumps(summary, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    console.print("A dry run: nothing is claimed." if run.dry else claims_table(claims))
     console.print(f"written to {run.out} in {summary['seconds']:.1f} s")
     return claims
 
@@ -232,13 +260,3 @@ def claims_table(claims: Sequence[Claim]) -> Table:
         verdict = "[green]yes[/green]" if claim.holds else "[bold red]NO[/bold red]"
         shown.add_row(escape(claim.claim), escape(claim.paper), escape(claim.here), verdict)
     return shown
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a text file so that a reader finds the old one or the new one, whole."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)

@@ -1,12 +1,8 @@
-"""Finished chunks on disk: each written whole or not at all, and refused by any other sweep."""
+"""Finished chunks on disk: each written whole or not at all, checked when read, and refused by any other sweep."""
 
 from __future__ import annotations
 
-import ctypes
-import hashlib
 import json
-import os
-import pickle
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,9 +10,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from nupi import files
 from nupi.solve.program import pulled_back
 
 if TYPE_CHECKING:
+    import os
+
     from nupi.solve.problem import Problem
 
 
@@ -27,8 +26,8 @@ class AnotherSweepError(ValueError):
 class Checkpoint:
     """A directory of chunks, or nothing at all if `directory` is None.
 
-    Every chunk says which sweep it belongs to and which part of it it is. One that cannot be read, or that is
-    another part than its name says, is computed again; one of another sweep is refused.
+    Every chunk says which sweep it belongs to and which part of it it is. One that is damaged, or that is another part
+    than its name says, is computed again; one of another sweep is refused.
 
     Args:
         directory: where to keep the chunks; made if it does not exist.
@@ -47,50 +46,43 @@ class Checkpoint:
         found = _read_label(label)
         if found is None:  # no label, or a broken one: the chunks themselves say whose they are
             for path in sorted(self.directory.glob("chunk-*.pt")):
-                self._read(path)
-            part = label.with_suffix(".part")
-            part.write_text(json.dumps({"fingerprint": fingerprint}) + "\n", encoding="utf-8")
-            part.replace(label)
+                self._check_ours(path)
+            files.write_text(label, json.dumps({"fingerprint": fingerprint}) + "\n")
         elif found != fingerprint:
             raise self._another()
 
     def load(self, chunk: int) -> dict[str, torch.Tensor] | None:
         """A finished chunk, or None if there is none yet or it has to be computed again."""
-        if self.directory is None or not self._path(chunk).exists():
+        if self.directory is None:
             return None
-        kept = self._read(self._path(chunk))
-        if kept is None or kept["chunk"] != chunk:
-            why = "cannot be read" if kept is None else f"holds chunk {kept['chunk']} in place of {chunk}"
-            warnings.warn(f"{self._path(chunk)} {why}; it is computed again", RuntimeWarning, stacklevel=3)
+        path = self._path(chunk)
+        if (kept := files.recall(path)) is None:
             return None
-        results: dict[str, torch.Tensor] = kept["results"]
+        self._check_key(kept.key, path)
+        if kept.key["chunk"] != chunk:
+            why = f"holds chunk {kept.key['chunk']} in place of {chunk}"
+            warnings.warn(f"{path} {why}; it is computed again", RuntimeWarning, stacklevel=3)
+            return None
+        results: dict[str, torch.Tensor] = kept.value
         return results
 
     def save(self, chunk: int, results: dict[str, torch.Tensor]) -> None:
         """Keep a finished chunk; a kill in the middle leaves no trace that `load` would take for one."""
-        if self.directory is None:
-            return
-        kept = {
-            "fingerprint": self.fingerprint,
-            "chunk": chunk,
-            "results": {name: tensor.cpu() for name, tensor in results.items()},
-        }
-        part = self._path(chunk).with_suffix(f".{os.getpid()}.part")
-        with part.open("wb") as file:
-            torch.save(kept, file)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(self._path(chunk))
+        if self.directory is not None:
+            key = {"sweep": self.fingerprint, "chunk": chunk}
+            files.keep(self._path(chunk), key, {name: tensor.cpu() for name, tensor in results.items()})
 
-    def _read(self, path: Path) -> dict[str, Any] | None:
-        """What a chunk file holds, or None if it is damaged; an error if it is another sweep's."""
+    def _check_ours(self, path: Path) -> None:
+        """Refuse a chunk of another sweep; one that is damaged has no say, and is told of when it is loaded."""
         try:
-            kept = torch.load(path, weights_only=True)
-        except (RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError):
-            return None
-        if not isinstance(kept, dict) or kept.get("fingerprint") != self.fingerprint:
+            kept = files.load_checked(path)
+        except files.DamagedFileError:
+            return
+        self._check_key(kept.get("key") if isinstance(kept, dict) else None, path)
+
+    def _check_key(self, key: Any, path: Path) -> None:
+        if not isinstance(key, dict) or key.get("sweep") != self.fingerprint:
             raise self._another(path)
-        return kept
 
     def _another(self, path: Path | None = None) -> AnotherSweepError:
         where = "" if path is None else f" in {path.name}"
@@ -126,25 +118,17 @@ def fingerprint(problem: Problem, *rest: object) -> str:
     """
     from nupi import __version__
 
-    digest = hashlib.sha256(__version__.encode())
     leaves = {name: leaf.unsqueeze(-1) for name, leaf in problem.start.items()}
     cotangent = torch.ones(problem.size, 1, dtype=problem.dtype, device=problem.device)
     traced = make_fx(lambda batch, theta: pulled_back(problem, batch, theta))(leaves, cotangent)
-    digest.update(traced.code.encode())
     constants = dict(traced.named_buffers()) | {
         name: value for name, value in vars(traced).items() if isinstance(value, torch.Tensor)
     }
-    for _, tensor in sorted(constants.items()):
-        _add(digest, tensor)
-    for name, leaf in problem.start.items():
-        digest.update(name.encode())
-        _add(digest, leaf)
     groups = [(group.name, repr(group.constraint)) for group in problem.groups]
-    digest.update(repr((groups, rest)).encode())
-    return digest.hexdigest()
-
-
-def _add(digest: hashlib._Hash, tensor: torch.Tensor) -> None:
-    data = tensor.detach().cpu().contiguous()
-    digest.update(repr((data.dtype, tuple(data.shape))).encode())
-    digest.update(ctypes.string_at(data.data_ptr(), data.numel() * data.element_size()))
+    return files.digest(
+        __version__,
+        traced.code,
+        *(tensor for _, tensor in sorted(constants.items())),
+        *(part for named in problem.start.items() for part in named),
+        repr((groups, rest)),
+    )

@@ -1,18 +1,26 @@
-"""A progress bar of a few lines, for terminals: the core depends on torch alone."""
+"""How far a long computation is: a bar on a terminal, a line a minute in a log; on stderr, with torch alone.
+
+`reporter` is for functions that count themselves, such as `nupi.sweep`; `track` is for loops.
+"""
 
 from __future__ import annotations
 
 import sys
+import threading
 import time
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Sized
+from typing import TYPE_CHECKING, TextIO, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
 
+T = TypeVar("T")
 Progress: TypeAlias = "Callable[[int, int], None] | bool | None"
 
 PATIENCE = 1.0  # seconds before a bar is drawn
+HEARTBEAT = 60.0  # seconds between lines where there is no terminal to draw on
 _WIDTH = 30
+_ERASE = "\r\x1b[K"
 
 
 def reporter(progress: Progress) -> Callable[[int, int], None]:
@@ -28,28 +36,120 @@ def reporter(progress: Progress) -> Callable[[int, int], None]:
             f"progress must be a function of (done, total), True, False or None, but {progress!r} came"
         )
     if progress is True or (progress is None and sys.stderr.isatty()):
-        return Bar()
+        return Bar("sweep")
     return lambda _done, _total: None
 
 
 class Bar:
-    """A bar on stderr that appears after a second and redraws itself ten times a second at most."""
+    """A bar that appears after a second and redraws itself ten times a second at most.
 
-    def __init__(self) -> None:
+    Args:
+        label: what the reader is waiting for.
+        stream: where to draw; stderr unless given.
+        patience: seconds before it appears.
+    """
+
+    def __init__(
+        self, label: str = "sweep", stream: TextIO | None = None, patience: float = PATIENCE
+    ) -> None:
+        self._label, self._patience = label, patience
+        self._stream = sys.stderr if stream is None else stream
         self._started = time.monotonic()
-        self._drawn = 0.0
+        self._drawn: float | None = None
 
     def __call__(self, done: int, total: int) -> None:
         """Draw the bar; the last call ends the line."""
+        last = done >= total
+        if self._due(always=last):
+            left = self._spent() * (total - done) / max(done, 1)
+            filled = _WIDTH * done // max(total, 1)
+            gauge = f"[{'#' * filled}{'.' * (_WIDTH - filled)}] {100 * done // max(total, 1):3d}%"
+            self._write(f"\r{self._label} {gauge} {left:5.0f} s left{chr(10) if last else ''}")
+
+    def count(self, done: int, total: int | None) -> None:
+        """Draw the bar, or the count alone where the total is not known; never ends the line."""
+        if total and done < total:
+            self(done, total)
+        elif self._due(always=False):
+            self._write(f"\r{self._label}: {done}{f' of {total}' if total else ''}")
+
+    def erase(self) -> None:
+        """Take the bar away, if it was drawn."""
+        if self._drawn is not None:
+            self._write(_ERASE)
+
+    def _spent(self) -> float:
+        return time.monotonic() - self._started
+
+    def _due(self, *, always: bool) -> bool:
         now = time.monotonic()
-        spent, last = now - self._started, done >= total
-        if spent < PATIENCE or (now - self._drawn < 0.1 and not last):
-            return
+        recent = self._drawn is not None and now - self._drawn < 0.1
+        if now - self._started < self._patience or (recent and not always):
+            return False
         self._drawn = now
-        filled = _WIDTH * done // max(total, 1)
-        left = spent * (total - done) / max(done, 1)
-        sys.stderr.write(
-            f"\rsweep [{'#' * filled}{'.' * (_WIDTH - filled)}] {100 * done // max(total, 1):3d}% "
-            f"{left:5.0f} s left{chr(10) if last else ''}"
-        )
-        sys.stderr.flush()
+        return True
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
+
+
+def track(
+    iterable: Iterable[T],
+    label: str,
+    total: int | None = None,
+    *,
+    stream: TextIO | None = None,
+    terminal: bool | None = None,
+    patience: float = PATIENCE,
+    heartbeat: float = HEARTBEAT,
+) -> Iterator[T]:
+    """Iterate, with a bar if it takes longer than a second; in a log, a line a minute. May be nested.
+
+    Args:
+        iterable: what to iterate over.
+        label: what the reader is waiting for.
+        total: how many items there are, if the iterable does not know.
+        stream: where to write; stderr unless given.
+        terminal: whether that is a terminal; found out unless given.
+        patience: seconds before a bar is drawn.
+        heartbeat: seconds between two lines of a log.
+    """
+    stream = sys.stderr if stream is None else stream
+    if total is None and isinstance(iterable, Sized):
+        total = len(iterable)
+    if stream.isatty() if terminal is None else terminal:
+        yield from _with_bar(iterable, Bar(label, stream, patience), total, patience)
+        return
+    told = time.monotonic()
+    for done, item in enumerate(iterable, start=1):
+        yield item
+        if time.monotonic() - told > heartbeat:
+            told = time.monotonic()
+            stream.write(f"{label}: {done} of {total or 'unknown'}\n")
+            stream.flush()
+
+
+def _with_bar(iterable: Iterable[T], bar: Bar, total: int | None, patience: float) -> Iterator[T]:
+    """Iterate and draw. A timer draws first: the first item may be the long one."""
+    lock = threading.Lock()
+    done, over = 0, False
+
+    def draw() -> None:
+        with lock:
+            if not over:
+                bar.count(done, total)
+
+    timer = threading.Timer(patience, draw)
+    timer.daemon = True
+    timer.start()
+    try:
+        for item in iterable:
+            yield item
+            done += 1
+            draw()
+    finally:
+        timer.cancel()
+        with lock:
+            over = True
+            bar.erase()

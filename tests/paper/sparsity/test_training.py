@@ -13,13 +13,13 @@ from torch.nn.functional import cross_entropy
 from nupi import gates
 from nupi.paper import jobs
 from nupi.paper.data import cifar10
-from nupi.paper.resnet import GATED, ResNet18
 from nupi.paper.sparsity import training
 from nupi.paper.sparsity.descent import Descent
 from nupi.paper.sparsity.methods import GA, RESTARTS, Dual
-from nupi.paper.sparsity.setting import SETTINGS, Setting
+from nupi.paper.sparsity.resnet import GATED, ResNet18
+from nupi.paper.sparsity.scales import EXPERIMENTS, Experiment
 
-TINY = Setting(images=20, side=8, width=2, batch=8, epochs=3, warm_up=2, rate=0.05)
+TINY = Experiment(images=20, side=8, width=2, batch=8, epochs=3, warm_up=2, rate=0.05)
 EPSILON = 0.5
 
 
@@ -67,16 +67,13 @@ def by_hand(model, *, layerwise, update):
 
 
 def nupi_rule(kp, ki):
-    """Algorithm 1 at nu = 0 from xi_0 = 0, its projection written out."""
-    state = {"xi": None}
+    """The velocity form at nu = 0 from xi_{-1} = e_0, its projection written out: no kick at the start."""
+    before = []
 
     def update(multiplier, violation):
-        before, state["xi"] = (
-            state["xi"],
-            violation if state["xi"] is not None else torch.zeros_like(violation),
-        )
-        kick = 0.0 if before is None else kp * (violation - before)
-        return (multiplier + ki * violation + kick).clamp(min=0)
+        damping = kp * (violation - before[-1]) if before else 0.0
+        before.append(violation)
+        return (multiplier + ki * violation + damping).clamp(min=0)
 
     return update
 
@@ -112,17 +109,17 @@ def test_the_loop_is_the_one_written_by_hand(player, update, layerwise):
 
 
 def test_scales_play_the_papers_run_faster():
-    paper, laptop = SETTINGS["paper"], SETTINGS["laptop"]
+    paper, laptop = EXPERIMENTS["paper"], EXPERIMENTS["laptop"]
     assert (paper.steps, paper.speed) == (78_200, 1)
     assert (paper.ki, paper.gate_rate, paper.beta2) == (8e-4, 1e-3, 0.999)
-    assert (laptop.steps, SETTINGS["desk"].steps) == (1_500, 9_384)
-    for setting in SETTINGS.values():
+    assert (laptop.steps, EXPERIMENTS["desk"].steps) == (1_500, 9_384)
+    for setting in EXPERIMENTS.values():
         assert setting.ki * setting.steps == pytest.approx(
             8e-4 * 78_200
         )  # the integral of an error over the run
         assert setting.beta2**setting.steps == pytest.approx(0.999**78_200)
     with pytest.raises(ValueError, match="side=12"):
-        Setting(images=1, side=12, width=1, batch=1, epochs=1, warm_up=0, rate=1.0)
+        Experiment(images=1, side=12, width=1, batch=1, epochs=1, warm_up=0, rate=1.0)
 
 
 def test_augmented_images_are_the_image_moved_or_mirrored():
@@ -155,16 +152,16 @@ def test_adam_and_momentum_get_the_paper_s_gains():
     import nupi
 
     lagrangian = nupi.Lagrangian({"density": nupi.Inequality()})
-    adam = Dual("adam", step=1e-3).optimizer(lagrangian, SETTINGS["laptop"])
+    adam = Dual("adam", step=1e-3).optimizer(lagrangian, EXPERIMENTS["laptop"])
     assert adam.defaults["lr"] == pytest.approx(1e-3 * 78_200 / 1_500)
     assert adam.defaults["maximize"]
-    nesterov = Dual("nesterov", beta=-0.3).optimizer(lagrangian, SETTINGS["paper"])
+    nesterov = Dual("nesterov", beta=-0.3).optimizer(lagrangian, EXPERIMENTS["paper"])
     assert {name: nesterov.defaults[name] for name in ("lr", "beta", "gamma")} == {
         "lr": 8e-4,
         "beta": -0.3,
         "gamma": 1.0,
     }
-    assert Dual("penalty").optimizer(lagrangian, SETTINGS["paper"]) is None
+    assert Dual("penalty").optimizer(lagrangian, EXPERIMENTS["paper"]) is None
 
 
 def test_a_ramp_scales_both_gains_from_the_first_step():

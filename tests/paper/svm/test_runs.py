@@ -9,7 +9,7 @@ from rich.console import Console
 from tests.solve.problems import Known, loop
 
 import nupi
-from nupi.paper.runner import Run
+from nupi.paper.runner import TargetRun
 from nupi.paper.svm.problem import svm
 from nupi.paper.svm.runs import DUALS, MAP_KP, PRIMAL, baselines, run_sweep, step_sizes
 from nupi.solve import sweep as sweep_module
@@ -64,7 +64,7 @@ def test_a_target_goes_on_where_it_was(tmp_path, monkeypatch):
         return real(plan, settings, tick)
 
     monkeypatch.setattr(sweep_module, "run_chunk", counted)
-    run = Run("svm-test", "smoke", tmp_path, Console(quiet=True))
+    run = TargetRun("svm-test", "smoke", tmp_path, Console(quiet=True))
     options = {"dual": nupi.NuPI, "steps": 20, "chunk": 2}
     first = run_sweep(run, {"ki": [0.01, 0.1, 1.0]}, **options)
     assert ran == [2, 1]

@@ -27,7 +27,7 @@ def marker(dual: Dual) -> str:
     """Shapes tell apart what has one colour."""
     if dual.kind == "polyak":
         return BETAS.get(dual.beta, "o")
-    return "D" if dual.init == "bumpless" else "o"
+    return "D" if dual.init == "zero" else "o"
 
 
 def tradeoff(trained: Sequence[Trained]) -> Figure:
@@ -39,7 +39,7 @@ def tradeoff(trained: Sequence[Trained]) -> Figure:
         _boundary(axis)
         for dual, seeds in by_method(trained, epsilon).items():
             x, y = [each.violation for each in seeds], [each.train for each in seeds]
-            face = "none" if dual.init == "bumpless" else style.colour(dual.colour)
+            face = "none" if dual.init == "zero" else style.colour(dual.colour)
             axis.plot(x, y, marker(dual), color=style.colour(dual.colour), markerfacecolor=face, markersize=6)
         axis.set_title(f"Density at most {epsilon:.0%}")
         axis.set_xlabel("Violation (points)")
@@ -59,7 +59,7 @@ def layers(trained: Sequence[Trained]) -> Figure:
         methods = by_method(trained, epsilon)
         for height, (dual, seeds) in enumerate(reversed(methods.items())):
             found, colour = seeds[0].violations.sort().values, style.colour(dual.colour)
-            face = "none" if dual.init == "bumpless" else colour
+            face = "none" if dual.init == "zero" else colour
             axis.plot(found[[0, -1]], [height, height], color=colour, linewidth=1)
             axis.plot(found, [height] * len(found), "o", color=colour, markerfacecolor=face, markersize=3.5)
         # nuPI's kp differs from density to density, so the shared labels leave it out.
@@ -97,7 +97,7 @@ def dynamics(trained: Sequence[Trained]) -> Figure:
     left, right = fig.subplots(1, 2)
     for each in trained:
         dual = each.wanted.dual
-        dashes = "--" if dual.init == "bumpless" else "-"
+        dashes = "--" if dual.init == "zero" else "-"
         colour = shades.get(dual.multiplier, style.colour(dual.colour))
         steps, look = each.value["step"], {"color": colour, "linestyle": dashes}
         left.plot(steps, each.path[:, 0], linewidth=1.2, **look)
@@ -142,7 +142,7 @@ def ablation(
             values = sorted(by_density[epsilon])
             seeds = [methods[by_density[epsilon][value]] for value in values]
             look = {"color": style.colour(colours[title]), "linestyle": "-"}
-            if "bumpless" in title:  # one method, one colour: what differs is the line
+            if "zero" in title:  # one method, one colour: what differs is the line
                 look |= {"linestyle": "--", "markerfacecolor": "none"}
             left.plot(
                 values,
@@ -214,7 +214,7 @@ def _legend(fig: Figure, methods: Sequence[Dual]) -> None:
                 linestyle="",
                 marker=marker(dual),
                 color=colour,
-                markerfacecolor="none" if dual.init == "bumpless" else colour,
+                markerfacecolor="none" if dual.init == "zero" else colour,
                 label=dual.label.replace(f" kp = {dual.kp:g}", ""),
             )
         )

@@ -1,4 +1,4 @@
-"""The ablation of nuPI's kp, from the paper's start and from the bumpless one."""
+"""Target `sparsity-kp`: the ablation of nuPI's kp, and for comparison the same from the start "zero"."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from nupi.paper.runner import Claim, Run, target
+import torch
+
+from nupi.paper.runner import Claim, TargetRun, target
 from nupi.paper.sparsity import figures, published
-from nupi.paper.sparsity.ablations import densities, few
+from nupi.paper.sparsity.ablation import densities, few
 from nupi.paper.sparsity.dry_run import dry_run
 from nupi.paper.sparsity.runs import Trained, Wanted, frame, train_all
-from nupi.paper.sparsity.setting import SEEDS
+from nupi.paper.sparsity.scales import OPTIONS, SEEDS
 from nupi.paper.sparsity.tables import beside, by_method, mean, score
 
 if TYPE_CHECKING:
@@ -26,27 +28,24 @@ NEAR = 1.0  # points from the boundary
 @target(
     "sparsity-kp",
     paper="Figures 9 and 22, tables 11 and 12: the ablation of kp",
-    about="12 values of kp at 50 and 30%, from the paper's start and from the bumpless one",
+    about="12 values of kp at 50 and 30%; one seed of the same from the start that has a kick",
     scales=("smoke", "laptop", "desk", "paper"),
+    options=OPTIONS,
 )
-def sparsity_kp(run: Run) -> list[Claim]:
+def sparsity_kp(run: TargetRun) -> list[Claim]:
     """Train nuPI with every kp from two starts, and compare."""
     rows = {epsilon: few(run.scale, published.KP[epsilon]) for epsilon in densities(run.scale)}
-    gentle = {dual: replace(dual, init="bumpless") if dual.kp else dual for dual in published.KP[0.5]}
-    duals = [(dual, each) for each in rows for dual in rows[each]]
-    wanted = [
-        Wanted(start, epsilon, seed)
-        for seed in range(SEEDS[run.scale])
-        for dual, epsilon in duals
-        for start in (dual, gentle[dual])
-    ]
-    if checked := dry_run(run, len(set(wanted))):
-        return checked
+    kicked = {dual: replace(dual, init="zero") if dual.kp else dual for each in rows for dual in rows[each]}
+    seeds = range(SEEDS[run.scale])
+    wanted = [Wanted(dual, each, seed) for seed in seeds for each in rows for dual in rows[each]]
+    wanted += [Wanted(kicked[dual], each, 0) for each in rows for dual in rows[each]]
+    if dry_run(run, len(set(wanted))):
+        return []
     trained = train_all(run, wanted)
     run.results(frame(trained))
     series = {
         "nuPI": {each: {dual.kp: dual for dual in rows[each]} for each in rows},
-        "nuPI, bumpless": {each: {dual.kp: gentle[dual] for dual in rows[each]} for each in rows},
+        "nuPI from zero": {each: {dual.kp: kicked[dual] for dual in rows[each]} for each in rows},
     }
     run.figure(
         figures.ablation(
@@ -55,18 +54,21 @@ def sparsity_kp(run: Run) -> list[Claim]:
             {each: {"nuPI": {dual.kp: row for dual, row in rows[each].items()}} for each in rows},
             name=r"$k_p$",
             linear_below=0.8,
-            colours={"nuPI": "nupi", "nuPI, bumpless": "nupi"},
+            colours={"nuPI": "nupi", "nuPI from zero": "nupi"},
         )
     )
     for epsilon in rows:
         run.table(f"kp at {epsilon:.0%}", beside(by_method(trained, epsilon), published.KP[epsilon]))
-    return score(run, kp_claims(trained, series))
+    return score(run, kp_claims(trained, {"nuPI": series["nuPI"]}))
 
 
 def kp_claims(
     trained: Sequence[Trained], series: Mapping[str, Mapping[float, Mapping[float, Dual]]]
 ) -> list[Claim]:
-    """What the paper says of kp, for both starts."""
+    """What the paper says of kp, for both starts.
+
+    The distance to the paper's own table is given and not judged: its network, data and steps are others.
+    """
     claims = []
     for title, by_density in series.items():
         for epsilon, by_kp in by_density.items():
@@ -79,6 +81,7 @@ def kp_claims(
                 [kp for kp, found in zip(kps, of, strict=True) if abs(found) <= NEAR]
                 for of in (violation, [paper[kp].violation for kp in kps])
             )
+            apart = torch.tensor([paper[kp].violation for kp in kps]) - torch.tensor(violation)
             listed = ", ".join(f"{found:+.1f} at {kp:g}" for kp, found in zip(kps, violation, strict=True))
             said = ", ".join(f"{paper[kp].violation:+.1f} at {kp:g}" for kp in kps)
             at = f"{title}, at {epsilon:.0%}: "
@@ -86,7 +89,7 @@ def kp_claims(
                 Claim(
                     f"{at}the larger kp, the denser the network (to half a point)",
                     said,
-                    listed,
+                    f"{listed}; root mean square distance to the paper's {apart.square().mean().sqrt():.1f}",
                     all(later > earlier - NOISE for earlier, later in pairwise(violation))
                     and violation[-1] > violation[0] + 5,
                 ),

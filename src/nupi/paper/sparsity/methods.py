@@ -12,7 +12,7 @@ import nupi
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nupi.paper.sparsity.setting import Setting
+    from nupi.paper.sparsity.scales import Experiment
     from nupi.rule import Form, Init
 
 Kind: TypeAlias = Literal["nupi", "polyak", "nesterov", "adam", "penalty"]
@@ -29,8 +29,8 @@ class Dual:
         restart: whether a satisfied constraint's multiplier goes back to 0.
         step: Adam's step size at the paper's number of steps.
         multiplier: the fixed one of "penalty".
-        init: nuPI's initial condition; the paper's is "zero".
-        form: nuPI's form.
+        init: nuPI's initial condition; the paper's runs had "bumpless".
+        form: nuPI's form; theirs is "velocity".
         ramp: the share of the run over which both gains grow from 0 to their values.
     """
 
@@ -40,7 +40,7 @@ class Dual:
     restart: bool = False
     step: float = 8e-4
     multiplier: float = 0.0
-    init: Init = "zero"
+    init: Init = "bumpless"
     form: Form = "velocity"
     ramp: float = 0.0
 
@@ -55,7 +55,7 @@ class Dual:
             return f"fixed multiplier {self.multiplier:.3g}"
         if self.kp == 0 and not self.ramp:
             return "GA + dual restarts" if self.restart else "GA"
-        changed = [self.init] * (self.init != "zero") + [self.form] * (self.form != "velocity")
+        changed = [self.init] * (self.init != "bumpless") + [self.form] * (self.form != "velocity")
         return ", ".join([f"nuPI kp = {self.kp:g}", *changed, *["ramp"] * (self.ramp > 0)])
 
     @property
@@ -73,16 +73,20 @@ class Dual:
         """As the keyword arguments of a job."""
         return asdict(self)
 
-    def optimizer(self, lagrangian: nupi.Lagrangian, setting: Setting) -> torch.optim.Optimizer | None:
+    def optimizer(self, lagrangian: nupi.Lagrangian, setting: Experiment) -> torch.optim.Optimizer | None:
         """Its optimizer for these multipliers; None where they are fixed."""
         multipliers, ki = lagrangian.parameters(), setting.ki
         if self.kind == "penalty":
             return None
         if self.kind == "adam":
-            lr, betas = self.step * setting.speed, (0.9, setting.beta2)
+            lr, betas = self.step * setting.speed, (setting.beta1, setting.beta2)
             return torch.optim.Adam(multipliers, lr=lr, betas=betas, maximize=True)
         if self.kind in ("polyak", "nesterov"):
-            return nupi.UnifiedMomentum(multipliers, ki, self.beta, float(self.kind == "nesterov"))
+            beta = setting.remembered(self.beta)
+            lr = (
+                ki * (1 - beta) / (1 - self.beta)
+            )  # the sum of the steps that one error causes stays ki / (1 - beta)
+            return nupi.UnifiedMomentum(multipliers, lr, beta, float(self.kind == "nesterov"))
         return nupi.NuPI(multipliers, ki, self.kp, init=self.init, form=self.form)
 
     def gain(self, steps: int) -> Callable[[int], float]:

@@ -11,14 +11,13 @@ import torch
 from nupi.paper import jobs
 from nupi.paper.sparsity import training
 from nupi.paper.sparsity.methods import Dual
-from nupi.paper.sparsity.setting import SETTINGS
+from nupi.paper.sparsity.scales import experiment
 from nupi.paper.sparsity.training import VERSION, train, warm_up
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from pathlib import Path
 
-    from nupi.paper.runner import Run
+    from nupi.paper.runner import TargetRun
 
 
 @dataclass(frozen=True)
@@ -93,18 +92,17 @@ class Trained:
         return multiplier
 
 
-def train_all(run: Run, wanted: Iterable[Wanted]) -> list[Trained]:
+def train_all(run: TargetRun, wanted: Iterable[Wanted]) -> list[Trained]:
     """Make every run over the cores, or read what was made before; in the order asked for."""
     every = list(dict.fromkeys(wanted))
-    setting = asdict(SETTINGS[run.scale])
-    folder = runs_folder(run)
+    setting = asdict(experiment(run))
+    folder = run.jobs
     # An accelerator takes one run at a time; more of them are reached through submitit.
     workers = 1 if torch.accelerator.is_available() else None
     settings = [_settings(each, setting) for each in every]
-    if not all(jobs.result_path(folder, train, each, VERSION).exists() for each in settings):
-        training.data(
-            SETTINGS[run.scale]
-        )  # first here: if it cannot be had, that is said once and not by every job
+    if not all(jobs.Job(train, each, folder, VERSION).path.exists() for each in settings):
+        # First here: if the data cannot be had, that is said once and not by every job.
+        training.data(experiment(run))
     first = [{"seed": seed, "setting": setting} for seed in sorted({each.seed for each in every})]
     made = jobs.run(warm_up, first, folder, version=VERSION, workers=workers)
     jobs.values(run.progress(made, "warming up", total=len(first)))
@@ -115,11 +113,6 @@ def train_all(run: Run, wanted: Iterable[Wanted]) -> list[Trained]:
     values = jobs.values(run.progress(outcomes, waiting_for, total=len(every)))
     found = {_asked(settings): value for settings, value in values}
     return [Trained(each, found[each]) for each in every]
-
-
-def runs_folder(run: Run) -> Path:
-    """Where runs are kept: beside the targets' own folders, since targets share them."""
-    return run.out.parent / "runs"
 
 
 def _settings(wanted: Wanted, setting: dict[str, Any]) -> dict[str, Any]:

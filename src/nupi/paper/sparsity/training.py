@@ -15,20 +15,21 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.functional import avg_pool2d, cross_entropy, pad
 
-from nupi import gates
+from nupi import files, gates
 from nupi.paper import jobs
 from nupi.paper.data import cifar10
-from nupi.paper.resnet import GATED, ResNet18
+from nupi.paper.sparsity import authors
 from nupi.paper.sparsity.descent import Descent, weight_optimizer
 from nupi.paper.sparsity.methods import Dual
-from nupi.paper.sparsity.setting import Setting
+from nupi.paper.sparsity.resnet import GATED, ResNet18
+from nupi.paper.sparsity.scales import Experiment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from torch import nn
 
-VERSION = "1"
+VERSION = "2"
 """Change it when `train` or `warm_up` computes something else: results kept under another one are not used."""
 
 SECONDS_BETWEEN_SAVES = 60.0
@@ -37,11 +38,14 @@ CHUNK = 500  # images at a time where nothing is trained
 
 def warm_up(*, seed: int, setting: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """The weights of a dense network after the warm-up epochs."""
-    size = Setting(**setting)
+    size = Experiment(**setting)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = on_device(ResNet18(size.width, max_pool=size.max_pool))
-        optimizer = weight_optimizer(list(model.parameters()), size)
+        plain = ResNet18(size.width, max_pool=size.max_pool)
+        if size.start == "fan out":
+            authors.start_by_fan_out(plain)
+        model = on_device(plain)
+        optimizer = weight_optimizer([{"params": list(model.parameters())}], size)
         for _ in range(size.warm_up):
             for images, labels in batches(size):
                 cross_entropy(model(images), labels).backward()
@@ -52,7 +56,7 @@ def warm_up(*, seed: int, setting: Mapping[str, Any]) -> dict[str, torch.Tensor]
 
 def warm_up_path(runs: Path, seed: int, setting: Mapping[str, Any]) -> Path:
     """Where the jobs keep the checkpoint that the runs of a seed start from."""
-    return jobs.result_path(runs, warm_up, {"seed": seed, "setting": dict(setting)}, VERSION)
+    return jobs.Job(warm_up, {"seed": seed, "setting": dict(setting)}, runs, VERSION).path
 
 
 def train(
@@ -75,11 +79,12 @@ def train(
         runs: the folder of the jobs' results, where the checkpoint of this seed is (`warm_up` made it).
 
     Returns:
-        The final accuracies (evaluation mode, median gates), densities of all kinds, and multipliers; curves of the
-        violations and the multipliers that the step was taken with, at the steps in `step`; seconds of a processor.
+        The final accuracies (evaluation mode and median gates, unless the experiment has it otherwise), densities of
+        all kinds, and multipliers; curves of the violations and the multipliers that the step was taken with, at the
+        steps in `step`; seconds of a processor.
     """
     started = time.process_time()
-    size, player, folder = Setting(**setting), Dual(**dual), Path(runs)
+    size, player, folder = Experiment(**setting), Dual(**dual), Path(runs)
     asked = {
         "seed": seed,
         "epsilon": epsilon,
@@ -87,16 +92,17 @@ def train(
         "dual": dict(dual),
         "setting": dict(setting),
     }
-    progress = jobs.progress_path(jobs.result_path(folder, train, asked, VERSION))
+    job = jobs.Job(train, asked, folder, VERSION)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = ResNet18(size.width, max_pool=size.max_pool)
-        model.load_state_dict(torch.load(warm_up_path(folder, seed, setting), weights_only=True)["value"])
-        gates.attach(model, GATED, place=size.place, droprate_init=size.droprate_init, clamp=size.clamp)
-        model = on_device(model)
+        model.load_state_dict(files.load_checked(warm_up_path(folder, seed, setting))["value"])
+        model = gated(model, size)
         run = Descent(model, size, player, epsilon, layerwise=layerwise)
-        seconds = descend(run, size, progress=progress)
+        seconds = descend(run, size, progress=job.progress)
         train_accuracy, test_accuracy = accuracies(model, size)
+        if size.accuracy == "averaged":
+            train_accuracy = run.average_accuracy
     with torch.no_grad():
         model.eval()
         final = {
@@ -114,7 +120,17 @@ def train(
     }
 
 
-def descend(run: Descent, size: Setting, *, steps: int | None = None, progress: Path | None = None) -> float:
+def gated(model: ResNet18, size: Experiment) -> ResNet18:
+    """The network with the experiment's gates, where it is trained."""
+    gates.attach(model, GATED, place=size.place, droprate_init=size.droprate_init, clamp=size.clamp)
+    if size.divide:
+        authors.divide_gated_weights(model, size.droprate_init)
+    return on_device(model)
+
+
+def descend(
+    run: Descent, size: Experiment, *, steps: int | None = None, progress: Path | None = None
+) -> float:
     """Take so many steps, all unless given; returns the processor seconds that went into it before it was killed.
 
     Args:
@@ -124,21 +140,20 @@ def descend(run: Descent, size: Setting, *, steps: int | None = None, progress: 
         progress: the file to go on from, if it is there, and to keep where the run stands in.
     """
     before, started = 0.0, time.process_time()
-    if progress is not None and (saved := jobs.read(progress)) is not None:
-        run.load_state_dict(saved["run"])
-        before = saved["seconds"]
+    if progress is not None and (saved := files.recall(progress)) is not None:
+        run.load_state_dict(saved.value["run"])
+        before = saved.value["seconds"]
     last, kept = size.steps if steps is None else steps, time.monotonic()
     while run.step < last:
-        for images, labels in itertools.islice(batches(size), last - run.step):
-            run.take(images, labels)
+        run.epoch(itertools.islice(batches(size), last - run.step))
         if progress is not None and time.monotonic() - kept >= SECONDS_BETWEEN_SAVES:
             spent = before + time.process_time() - started
-            jobs.write(progress, {"run": run.state_dict(), "seconds": spent})
+            files.keep(progress, progress.name, {"run": run.state_dict(), "seconds": spent})
             kept = time.monotonic()
     return before
 
 
-def batches(size: Setting) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def batches(size: Experiment) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """One pass over the training images in random order."""
     images, labels = data(size)[0]
     for rows in torch.randperm(len(labels)).to(labels.device).split(size.batch):
@@ -159,7 +174,7 @@ def shifted_and_mirrored(images: torch.Tensor, most: int = 4) -> torch.Tensor:
     return moved.permute(0, 3, 1, 2)
 
 
-def accuracies(model: nn.Module, size: Setting) -> tuple[float, float]:
+def accuracies(model: nn.Module, size: Experiment) -> tuple[float, float]:
     """The share of training and of test images that get their class, with the median gates."""
     model.eval()
     found = []
@@ -174,7 +189,7 @@ def accuracies(model: nn.Module, size: Setting) -> tuple[float, float]:
 
 
 @functools.lru_cache(maxsize=1)
-def data(size: Setting) -> tuple[tuple[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
+def data(size: Experiment) -> tuple[tuple[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
     """Images and classes to train with and to test with, on the device, at the setting's size."""
     loaded = cifar10.load()
 

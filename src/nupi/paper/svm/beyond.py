@@ -14,7 +14,7 @@ import pandas as pd
 
 import nupi
 from nupi.paper import style
-from nupi.paper.runner import Claim, Run, target
+from nupi.paper.runner import Claim, TargetRun, target
 from nupi.paper.svm.problem import svm
 from nupi.paper.svm.runs import CONVERGED, SENSITIVITY_KP, run_sweep, step_sizes, thinned
 from nupi.rule import FORMS, INITS
@@ -40,7 +40,7 @@ LOOKS = {  # line width, dashes, marker
     about="which initial condition, form or PID gain converges for the widest range of ki",
     scales=("smoke", "paper"),
 )
-def beyond(run: Run) -> list[Claim]:
+def beyond(run: TargetRun) -> list[Claim]:
     """One sweep over forms, initial conditions, kp and ki; one over PID's gains."""
     finer = 1 if run.scale == "smoke" else 5
     kp = thinned((*SMALL_KP, *SENSITIVITY_KP), run.scale, (0.5, 1.0, 10.0, 100.0))
@@ -110,7 +110,7 @@ def _claims(ranges: pd.DataFrame, frame: pd.DataFrame) -> list[Claim]:
         measure: [totals[measure][p] - totals[measure][v] for p, v in zip(positional, velocity, strict=True)]
         for measure in totals
     }
-    small = frame[(frame["choice"] == "velocity, zero") & (frame["kp"] < 1)]
+    small = frame[(frame["choice"] == "velocity, bumpless") & (frame["kp"] < 1)]
     good = small[small["distance"] < CONVERGED]
     others = [choice for choice in velocity if choice != "velocity, bumpless"]
     inits = totals["exact"][velocity]
@@ -189,10 +189,10 @@ def _look(choice: str) -> dict[str, Any]:
         first = detail == f"kd {KD[0]:g}"
         colour = style.colour("pid")
         return {"color": colour, "linewidth": 4.0, "alpha": 0.3 if first else 0.6, "zorder": 1}
-    light, dark = style.shades("nupi", 2)
+    shades: dict[str, str] = dict(zip(FORMS, style.shades("nupi", len(FORMS)), strict=True))
     width, dashes, marker = LOOKS[detail]
     return {
-        "color": dark if form == "positional" else light,
+        "color": shades[form],
         "linewidth": width,
         "linestyle": dashes,
         "marker": marker,

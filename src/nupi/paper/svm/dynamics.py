@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from nupi.paper import style
-from nupi.paper.runner import Claim, Run, target
+from nupi.paper.runner import Claim, TargetRun, target
 from nupi.paper.svm.problem import SHOWN, svm
 from nupi.paper.svm.runs import CONVERGED, SENSITIVITY_KP, STEPS, baselines, run_sweep, step_sizes, thinned
 
@@ -21,6 +21,8 @@ PLOTTED = 3_000
 TAIL = 500  # the last steps, over which a multiplier's swing is measured
 TOP = 0.75  # of the panels; where a multiplier leaves them its peak is written down
 METHODS = ("nupi", "ga", "restart", "polyak", "polyak-negative", "nesterov", "adam")
+KICKED = "nupi-zero"  # for comparison, in the table alone
+DEAD_BAND = 1e-3  # closer to lambda* than this, a multiplier has no side
 
 
 @target(
@@ -29,10 +31,10 @@ METHODS = ("nupi", "ga", "restart", "polyak", "polyak-negative", "nesterov", "ad
     about="a multiplier of the SVM under every dual method, each at its best step size",
     scales=("smoke", "paper"),
 )
-def dynamics(run: Run) -> list[Claim]:
+def dynamics(run: TargetRun) -> list[Claim]:
     """Search the grids, run the best setting of each method again with its history, and compare."""
     best = _best_settings(run)
-    grid = [{name: [value] for name, value in best[method].items()} for method in METHODS]
+    grid = [{name: [value] for name, value in best[method].items()} for method in (*METHODS, KICKED)]
     found = run_sweep(run, grid, "best settings again", history=["multipliers", "violations"])
     table = _table(found, best)
     run.results(_history(found))
@@ -41,23 +43,25 @@ def dynamics(run: Run) -> list[Claim]:
     return _claims(table)
 
 
-def _best_settings(run: Run) -> dict[str, dict[str, object]]:
+def _best_settings(run: TargetRun) -> dict[str, dict[str, object]]:
     """The setting of each method that ends nearest to lambda*."""
     problem = svm()
     kp = thinned(SENSITIVITY_KP, run.scale, (5.0, 50.0))
-    grid = [{"dual": ["nupi"], "kp": kp, "ki": step_sizes()}, *baselines(run.scale)]
+    grid = [{"dual": ["nupi", KICKED], "kp": kp, "ki": step_sizes()}, *baselines(run.scale)]
     found = run_sweep(run, grid, "search for the best step sizes")
     distance = problem.distance(found.multipliers["inequality"])
-    members: dict[str, list[int]] = {method: [] for method in METHODS}
+    members: dict[str, list[int]] = {method: [] for method in (*METHODS, KICKED)}
     for i, setting in enumerate(found.settings):
         negative = setting["dual"] == "polyak" and setting["beta"] < 0
         members["polyak-negative" if negative else setting["dual"]].append(i)
     best = {method: min(rows, key=lambda i: float(distance[i])) for method, rows in members.items()}
-    best["nupi"] = _soonest(run, found, [i for i in members["nupi"] if distance[i] < 1e-9], best["nupi"])
+    for method in ("nupi", KICKED):
+        tied = [i for i in members[method] if distance[i] < 1e-9]
+        best[method] = _soonest(run, found, tied, best[method])
     return {method: dict(found.settings[row]) for method, row in best.items()}
 
 
-def _soonest(run: Run, found: nupi.Solution, tied: list[int], fallback: int) -> int:
+def _soonest(run: TargetRun, found: nupi.Solution, tied: list[int], fallback: int) -> int:
     """Of settings that all reach lambda* to rounding, the one that was near it for good the soonest."""
     if not tied:
         return fallback
@@ -87,10 +91,11 @@ def _table(found: nupi.Solution, best: dict[str, dict[str, object]]) -> pd.DataF
     train, held_out = problem.accuracy(found.x)
     return pd.DataFrame(
         {
-            "method": METHODS,
-            "gains": [_gains(best[method]) for method in METHODS],
+            "method": (*METHODS, KICKED),
+            "gains": [_gains(best[method]) for method in (*METHODS, KICKED)],
             "distance": distance.tolist(),
             "swing": (tail.amax(1) - tail.amin(1)).tolist(),
+            "crossings": _crossings(multipliers[:, :, SHOWN] - problem.multipliers[SHOWN]),
             "violation": violations[:, -1].amax(-1).clamp(min=0).tolist(),
             "train %": (100 * train).tolist(),
             "validation %": (100 * held_out).tolist(),
@@ -99,11 +104,18 @@ def _table(found: nupi.Solution, best: dict[str, dict[str, object]]) -> pd.DataF
     )
 
 
+def _crossings(gaps: torch.Tensor) -> list[int]:
+    """How often each multiplier (a row) goes past lambda*, from one side of the dead band to the other."""
+    sides = [gap[gap.abs() > DEAD_BAND].sign() for gap in gaps]
+    return [int((side[1:] != side[:-1]).sum()) for side in sides]
+
+
 def _shown(table: pd.DataFrame) -> pd.DataFrame:
     """The table as it is printed: narrow enough for a terminal of 80 columns."""
     shown = table[["method", "gains"]].copy()
     for name in ("distance", "swing", "violation"):
         shown[name] = [f"{value:.1e}" for value in table[name]]
+    shown["crossings"] = table["crossings"]
     pairs = zip(table["train %"], table["validation %"], strict=True)
     shown["accuracy %"] = [f"{train:.0f}, {held_out:.0f}" for train, held_out in pairs]
     return shown
@@ -137,8 +149,10 @@ def _history(found: nupi.Solution) -> pd.DataFrame:
 
 
 def _claims(table: pd.DataFrame) -> list[Claim]:
-    nupi_row, rest = table.iloc[0], table.iloc[1:]
+    nupi_row, rest = table.iloc[0], table.iloc[1 : len(METHODS)]
     nearest = rest.sort_values("distance").iloc[0]
+    ratio = nearest["distance"] / nupi_row["distance"]
+    crossings = dict(zip(rest["method"], rest["crossings"], strict=True))
     alive = table[~table["diverged"]]
     perfect = alive[(alive["train %"] == 100) & (alive["validation %"] == 100)]
     return [
@@ -156,6 +170,18 @@ def _claims(table: pd.DataFrame) -> list[Claim]:
             f"{int((rest['swing'] > CONVERGED).sum())} of {len(rest)} still swing by more than "
             f"{CONVERGED:g} over the last {TAIL} steps",
             not (rest["distance"] <= CONVERGED).any(),
+        ),
+        Claim(
+            "the nearest baseline is more than 1,000 times as far from lambda* as nuPI",
+            "nuPI alone converges",
+            f"{ratio:.0e} times ({nearest['method']})",
+            ratio > 1e3,
+        ),
+        Claim(
+            f"multiplier {SHOWN} oscillates about lambda* in all baselines: it crosses it more than once",
+            "oscillations in all of the baselines",
+            ", ".join(f"{method} {count}" for method, count in crossings.items()) + " crossings",
+            min(crossings.values()) > 1,
         ),
         Claim(
             "nuPI alone ends without constraint violation",

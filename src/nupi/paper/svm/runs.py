@@ -15,7 +15,7 @@ from nupi.solve.checkpoint import AnotherSweepError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from nupi.paper.runner import Run
+    from nupi.paper.runner import TargetRun
     from nupi.solve.grid import Grid
 
 STEPS = 5_000
@@ -27,8 +27,10 @@ MAP_KP = (-50.0, -40.0, -30.0, -20.0, -10.0, -5.0, 0.0, 5.0, *(float(kp) for kp 
 BETAS = (0.1, 0.3, 0.5, 0.7, 0.9)
 
 PRIMAL = partial(torch.optim.SGD, lr=1e-3, momentum=0.9)
+NUPI = partial(nupi.NuPI, init="bumpless", form="velocity")  # as the authors ran it at nu = 0
 DUALS = {
-    "nupi": nupi.NuPI,
+    "nupi": NUPI,
+    "nupi-zero": partial(nupi.NuPI, init="zero", form="velocity"),  # the same with a kick, for comparison
     "ga": partial(torch.optim.SGD, maximize=True),
     "restart": partial(torch.optim.SGD, maximize=True),
     "polyak": partial(nupi.UnifiedMomentum, gamma=0.0),
@@ -60,7 +62,9 @@ def baselines(scale: str) -> list[dict[str, Sequence[Any]]]:
     ]
 
 
-def run_sweep(run: Run | None, grid: Grid, description: str = "SVM sweep", **options: Any) -> nupi.Solution:
+def run_sweep(
+    run: TargetRun | None, grid: Grid, description: str = "SVM sweep", **options: Any
+) -> nupi.Solution:
     """`nupi.sweep` on the SVM from x = 0 with the paper's primal optimizer; the grid names its dual methods.
 
     What is finished is kept in the target's directory, so that a target that was killed goes on from there.
@@ -91,7 +95,7 @@ def run_sweep(run: Run | None, grid: Grid, description: str = "SVM sweep", **opt
         return sweep()
 
 
-def _bar(run: Run, description: str) -> Callable[[int, int], None]:
+def _bar(run: TargetRun, description: str) -> Callable[[int, int], None]:
     """The runner's bar, which is an iterator, as the function of (done, total) that a sweep reports to."""
     ticks = run.progress(range(100), description)
     shown = 0

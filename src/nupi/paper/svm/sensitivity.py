@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from nupi.paper import style
-from nupi.paper.runner import Claim, Run, target
+from nupi.paper.runner import Claim, TargetRun, target
 from nupi.paper.svm.maps import colour_bar, draw_map
 from nupi.paper.svm.problem import svm
 from nupi.paper.svm.runs import (
@@ -38,10 +38,10 @@ NEAREST = 1e-9  # the foot of the distance panels
     about="which step sizes converge, for every method and kp; heat map over (ki, kp)",
     scales=("smoke", "paper"),
 )
-def sensitivity(run: Run) -> list[Claim]:
+def sensitivity(run: TargetRun) -> list[Claim]:
     """One sweep over all methods, one over (kp, ki)."""
     kp = thinned(SENSITIVITY_KP, run.scale, (1.0, 10.0, 100.0))
-    grid = [{"dual": ["nupi"], "kp": kp, "ki": step_sizes()}, *baselines(run.scale)]
+    grid = [{"dual": ["nupi", "nupi-zero"], "kp": kp, "ki": step_sizes()}, *baselines(run.scale)]
     curves = frame_of(run_sweep(run, grid, "every method and step size"))
     chart = run_sweep(
         run,
@@ -94,12 +94,15 @@ def counts(curves: pd.DataFrame) -> pd.DataFrame:
 
 def _claims(curves: pd.DataFrame, mapped: pd.DataFrame) -> list[Claim]:
     controllers = curves[curves["dual"] == "nupi"]
-    rest = pd.concat([curves[curves["dual"] != "nupi"], mapped[mapped["kp"] <= 0]])
+    kicked = curves[(curves["dual"] == "nupi-zero") & curves["converged"]]
+    rest = pd.concat([curves[~curves["dual"].isin(["nupi", "nupi-zero"])], mapped[mapped["kp"] <= 0]])
     best = rest.sort_values("distance").iloc[0]
     good = controllers[controllers["converged"]]
     kps = sorted(controllers["kp"].unique())
     sizes = [good.loc[good["kp"] == kp, "step_size"] for kp in kps]
     number = [len(part) for part in sizes]
+    from_zero = " ".join(str(int((kicked["kp"] == kp).sum())) for kp in kps)
+    far = mapped[(mapped["kp"] > 0) & ~(mapped["distance"] <= RUNAWAY)]
     lowest, highest = [float(part.min()) for part in sizes], [float(part.max()) for part in sizes]
     named = ", ".join(f"{kp:g}" for kp in kps)
     total = controllers["step_size"].nunique()
@@ -114,7 +117,7 @@ def _claims(curves: pd.DataFrame, mapped: pd.DataFrame) -> list[Claim]:
         Claim(
             "with kp >= 1 some step sizes converge",
             "for every kp >= 1",
-            f"{' '.join(map(str, number))} of {total} at kp = {named}",
+            f"{' '.join(map(str, number))} of {total} at kp = {named}; from the start zero {from_zero}",
             all(number),
         ),
         Claim(
@@ -134,6 +137,12 @@ def _claims(curves: pd.DataFrame, mapped: pd.DataFrame) -> list[Claim]:
                 else f"widest at kp = {kps[number.index(max(number))]:g}"
             ),
             all(count > number[0] for count in number[1:]),
+        ),
+        Claim(
+            f"with kp > 0 no setting of the heat map ends farther than {RUNAWAY:g} from lambda*",
+            "such cells are drawn grey; how many there are is not said",
+            f"{len(far)} of {int((mapped['kp'] > 0).sum())} settings",
+            far.empty,
         ),
     ]
 
