@@ -6,6 +6,7 @@ MODULES: tuple[str, ...] = (
     "nupi.paper.svm.nu",
     "nupi.paper.svm.beyond",
     "nupi.paper.analysis.special_cases",
+    "nupi.paper.analysis.forms",
     "nupi.paper.analysis.sheet",
     "nupi.paper.analysis.relative_update",
     "nupi.paper.analysis.spectrum",
