@@ -30,23 +30,25 @@ class ConstrainedTrainer(Trainer):  # type: ignore[misc]
         self.seen: list[torch.Tensor] = []  # by how much each answer of this optimizer step is over the bound
 
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **_: Any) -> Any:  # noqa: FBT001, FBT002 - theirs
-        """The Lagrangian, in place of the loss."""
+        """The Lagrangian, in place of the loss, while training; the plain loss when the model is evaluated."""
         outputs = model(**inputs)
-        over = outputs.logits.softmax(1)[:, 1] - self.bound
+        value = outputs.loss
         if model.training:
+            over = outputs.logits.softmax(1)[:, 1] - self.bound
             self.seen.append(over.detach())
-        value = self.lagrangian(outputs.loss, {"rate": over.mean()})
+            self.plain = value.detach() / self.args.gradient_accumulation_steps
+            value = self.lagrangian(value, {"rate": over.mean()})
         return (value, outputs) if return_outputs else value
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         """A micro-batch; after the last one before an optimizer step, the multipliers ascend on all that was seen."""
-        loss = super().training_step(*args, **kwargs)
+        super().training_step(*args, **kwargs)
         if self.accelerator.sync_gradients:
             over = torch.cat(self.seen)
             self.seen.clear()
             count = torch.tensor(len(over), device=over.device)
             self.lagrangian.ascend(self.dual, {"rate": nupi.Averaged(over.sum(), count)})
-        return loss
+        return self.plain  # what is logged is the loss, not the Lagrangian
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         """The dual player's part is saved with the primal's, before the file that makes a checkpoint whole."""
@@ -58,7 +60,13 @@ class ConstrainedTrainer(Trainer):  # type: ignore[misc]
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """Called on every rank by `train(resume_from_checkpoint=...)`."""
         if checkpoint is not None:
-            saved = torch.load(Path(checkpoint) / "multipliers.pt", self.args.device, weights_only=True)
+            file = Path(checkpoint) / "multipliers.pt"
+            if not file.exists():
+                raise FileNotFoundError(
+                    f"{file} is missing, so the multipliers cannot go on from {checkpoint}; was it written with "
+                    "save_only_model=True? Resume from a whole checkpoint, or load the model's weights and train anew"
+                )
+            saved = torch.load(file, self.args.device, weights_only=True)
             self.lagrangian.load_state_dict(saved["lagrangian"])
             self.dual.load_state_dict(saved["dual"])
         super()._load_optimizer_and_scheduler(checkpoint)

@@ -121,3 +121,55 @@ def test_inactive_constraints_end_with_a_multiplier_of_exactly_zero():
     )
     assert abs(x[0]) < 1e-8
     assert multipliers["g"][0] == 0.0
+
+
+@pytest.mark.parametrize("order", ["dual first", "primal first", "together"])
+@pytest.mark.parametrize("rows", ["dense", "indexed", "a row at a time"])
+@pytest.mark.parametrize("kind", [nupi.Equality, nupi.Inequality], ids=["equality", "inequality"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p: torch.optim.SGD(p, 0.05, maximize=True),
+        lambda p: nupi.NuPI(p, ki=0.05, kp=0.3),
+        lambda p: nupi.NuPI(p, ki=0.05, kp=0.3, nu=0.5, form="positional"),
+        lambda p: nupi.UnifiedMomentum(p, 0.05, -0.2),
+    ],
+    ids=["SGD", "conditional", "positional", "momentum"],
+)
+def test_every_order_kind_and_layout_ends_at_the_exact_solution(make, kind, rows, order):
+    """min |x - a|^2 / 2 s.t. x_i <= b_i, or = b_i: x and the multipliers by hand; resumed once on the way."""
+    a, b = torch.tensor([2.0, -1.0, 0.5]).double(), torch.tensor([1.0, 1.0, 0.5]).double()
+    exact = b if kind is nupi.Equality else torch.minimum(a, b)
+
+    def build():
+        lagrangian = nupi.Lagrangian({"c": kind(3)}).double()
+        return lagrangian, make(lagrangian.parameters())
+
+    x = torch.zeros(3, dtype=torch.float64, requires_grad=True)
+    lagrangian, dual = build()
+    primal = torch.optim.SGD([x], lr=0.1)
+
+    def violation(step):
+        if rows == "dense":
+            return x - b
+        seen = torch.tensor([2, 0, 1]) if rows == "indexed" else torch.tensor([step % 3])
+        return nupi.Indexed((x - b)[seen], seen)
+
+    for step in range(3_000):
+        if step == 1_000:
+            saved = lagrangian.state_dict(), dual.state_dict()
+            lagrangian, dual = build()
+            lagrangian.load_state_dict(saved[0])
+            dual.load_state_dict(saved[1])
+        primal.zero_grad()
+        if order == "dual first":
+            lagrangian.ascend(dual, {"c": violation(step)})
+        # All rows are in the loss that x sees, whichever of them the multipliers move by.
+        lagrangian((x - a).square().sum() / 2, {"c": x - b}).backward()
+        if order == "together":
+            lagrangian.ascend(dual, {"c": violation(step)})
+        primal.step()
+        if order == "primal first":
+            lagrangian.ascend(dual, {"c": violation(step)})
+    torch.testing.assert_close(x.detach(), exact, rtol=0, atol=1e-6)
+    torch.testing.assert_close(lagrangian.multipliers["c"], a - exact, rtol=0, atol=1e-6)

@@ -209,6 +209,7 @@ def test_the_bar_waits_a_second_and_ends_its_line(capsys, monkeypatch):
         ({"grid": {}}, ValueError, "grid is empty"),
         ({"grid": {"ki": 0.1}}, TypeError, r"axis 'ki' of the grid must be a list.*use \[\.\.\.\]"),
         ({"grid": {"ki": []}}, ValueError, "axis 'ki' of the grid has no values"),
+        ({"grid": {"ki": [10**400]}}, ValueError, "axis 'ki' of the grid holds a number of 401 digits"),
         ({"grid": {"ki": [0.1, 0.1]}}, ValueError, "holds a value twice"),
         ({"grid": {"ki": [1, 1.0]}}, ValueError, "holds a value twice"),
         ({"grid": {"ki": [torch.tensor([0.1, 0.2])]}}, TypeError, r"axis 'ki'.*Tensor of shape \(2,\)"),

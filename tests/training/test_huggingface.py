@@ -95,3 +95,29 @@ def test_the_constraint_is_kept_and_evaluation_does_not_ascend(tmp_path):
     before = trainer.lagrangian.multipliers["rate"].item()
     trainer.evaluate(example.Sentences(64, seed=2))
     assert trainer.lagrangian.multipliers["rate"].item() == before
+
+
+def test_what_is_logged_and_evaluated_is_the_plain_loss(tmp_path):
+    trainer = example.make_trainer(
+        tmp_path, steps=4, gradient_accumulation_steps=2, logging_strategy="steps", logging_steps=1
+    )
+    losses = []
+    hook = trainer.model.register_forward_hook(lambda _, __, outputs: losses.append(outputs.loss.item()))
+    trainer.lagrangian.multipliers["rate"].fill_(5.0)  # far from the loss
+    trainer.train()
+    hook.remove()
+    logged = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    means = [(a + b) / 2 for a, b in zip(losses[::2], losses[1::2], strict=True)]
+    assert logged == pytest.approx(means, abs=1e-3)
+
+    sentences = example.Sentences(64, seed=2)
+    with torch.no_grad():
+        expected = trainer.model.eval()(input_ids=sentences.tokens, labels=sentences.labels).loss.item()
+    assert trainer.evaluate(sentences)["eval_loss"] == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_checkpoint_of_the_model_alone_says_why_it_cannot_go_on(tmp_path):
+    saving = {"save_strategy": "steps", "save_steps": 2, "save_only_model": True}
+    example.make_trainer(tmp_path, steps=2, **saving).train()
+    with pytest.raises(FileNotFoundError, match=r"multipliers\.pt is missing.*save_only_model=True"):
+        example.make_trainer(tmp_path, steps=4, **saving).train(resume_from_checkpoint=True)

@@ -54,6 +54,14 @@ def _values(name: object, values: Iterable[Any]) -> tuple[Any, ...]:
 
 def _number(name: object, value: Any) -> Any:
     """A plain Python value for a tensor or a numpy number of one element."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        try:
+            float(value)
+        except OverflowError:
+            raise ValueError(
+                f"axis {name!r} of the grid holds a number of {len(str(value))} digits, which no float can hold; "
+                "use a smaller one"
+            ) from None
     if not hasattr(value, "item"):
         return value
     if math.prod(getattr(value, "shape", ())) != 1:
