@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 
@@ -18,7 +18,7 @@ from nupi.seen import Here, seen_here
 from nupi.violations import Move, Violation, as_move, weighted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch.distributed import ProcessGroup
 
@@ -26,6 +26,26 @@ if TYPE_CHECKING:
     from nupi.constraints import Constraint
 
 Violations: TypeAlias = "Mapping[str, Violation]"
+
+
+class Step(NamedTuple):
+    """What a listener is told after an `ascend`: which optimizer moved which multipliers, and by what errors."""
+
+    dual: torch.optim.Optimizer
+    moves: Sequence[Move]
+
+
+class Listener:
+    """A callback of `Lagrangian.listen`, to be removed again."""
+
+    def __init__(self, listeners: list[Callable[[Step], None]], callback: Callable[[Step], None]) -> None:
+        self._listeners, self._callback = listeners, callback
+        listeners.append(callback)
+
+    def remove(self) -> None:
+        """Stop the calls."""
+        if self._callback in self._listeners:
+            self._listeners.remove(self._callback)
 
 
 class Lagrangian(MultiplierModule):
@@ -71,6 +91,15 @@ class Lagrangian(MultiplierModule):
         if reduce is not None and reduce not in distributed.REDUCES:
             raise ValueError(f'reduce must be "mean", "sum" or None, but {reduce!r} came')
         self.reduce, self.group = reduce, group
+        self._listeners: list[Callable[[Step], None]] = []
+
+    def listen(self, callback: Callable[[Step], None]) -> Listener:
+        """Call `callback(step)` after every `ascend` that moved something."""
+        return Listener(self._listeners, callback)
+
+    def _tell(self, dual: torch.optim.Optimizer, moves: Sequence[Move]) -> None:
+        for callback in tuple(self._listeners):
+            callback(Step(dual, moves))
 
     def forward(self, loss: torch.Tensor, violations: Violations) -> torch.Tensor:
         """The Lagrangian, differentiable in whatever `loss` and `violations` came from.
@@ -130,6 +159,8 @@ class Lagrangian(MultiplierModule):
                 take_step(self.constraints, dual, moves)
             else:
                 self._flag(moves, take_guarded_step(self.constraints, dual, moves))
+        if self._listeners:
+            self._tell(dual, moves)
 
     def check(self) -> None:
         """Raise if a violation was refused that has not been reported yet; waits for the device.
@@ -172,6 +203,8 @@ class Lagrangian(MultiplierModule):
             refuse_non_finite(moves)
             take_step(self.constraints, dual, as_taken(dual, moves))
         seals.seal(multipliers, dual)
+        if moves and self._listeners:
+            self._tell(dual, moves)
 
     def _flag(self, moves: Sequence[Move], finite: Sequence[torch.Tensor]) -> None:
         """Note on the device which constraints it has refused, for a later report."""
@@ -204,6 +237,7 @@ class Lagrangian(MultiplierModule):
         memo[id(self.group)] = self.group
         copied = type(self).__new__(type(self))
         memo[id(self)] = copied
+        memo[id(self._listeners)] = []  # a copy is another problem: nobody listens to it yet
         copied.__dict__.update(deepcopy(self.__dict__, memo))
         return copied
 
