@@ -1,0 +1,3 @@
+from __future__ import annotations
+def diagnose(record): return []
+def judge(*a, **k): return []
