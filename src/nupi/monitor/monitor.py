@@ -36,7 +36,10 @@ if TYPE_CHECKING:
     from nupi.monitor.gains import Change
 
 _SECONDS = 1.0  # what is on disk is never older, while a run goes on
-_FIRST_CHECK, _NEXT_CHECK = 200, 1.5  # recorded steps before the first look for what is severe; and from look to look
+_FIRST_CHECK, _NEXT_CHECK = (
+    200,
+    1.5,
+)  # recorded steps before the first look for what is severe; and from look to look
 
 
 class Monitor:
@@ -215,7 +218,9 @@ class Monitor:
             self._gains.ask(self._count, dual)
         steps, rows = self._sampler.rows()
         changes = self._gains.taken()
-        held = [v.detach().double().mean() for change in changes for v in change.gains.values() if _is_tensor(v)]
+        held = [
+            v.detach().double().mean() for change in changes for v in change.gains.values() if _is_tensor(v)
+        ]
         self._arrivals.append((steps, changes, Arrival([rows, *held])))
         self._due = time.monotonic() + _SECONDS
 

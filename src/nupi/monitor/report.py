@@ -1,2 +1,5 @@
 from __future__ import annotations
-def write_report(record, path): pass
+
+
+def write_report(record, path):
+    pass

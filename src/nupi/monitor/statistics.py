@@ -37,9 +37,7 @@ def of_whole(errors: torch.Tensor, multipliers: torch.Tensor, before: torch.Tens
     )
 
 
-def of_parts(
-    errors: torch.Tensor, multipliers: torch.Tensor, step: torch.Tensor, steps: int
-) -> torch.Tensor:
+def of_parts(errors: torch.Tensor, multipliers: torch.Tensor, step: torch.Tensor, steps: int) -> torch.Tensor:
     """Statistics of steps that saw some constraints of the group each, over those that they saw.
 
     Args:
