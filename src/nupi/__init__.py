@@ -11,7 +11,9 @@ from nupi.lagrangian import Lagrangian
 from nupi.optim import PID, NuPI, UnifiedMomentum, as_nupi
 
 if TYPE_CHECKING:
-    from nupi import distributed, gates, rates, theory, tune
+    from nupi import distributed, gates, monitor, rates, theory, tune
+    from nupi.monitor.finding import ConstraintWarning, Finding
+    from nupi.monitor.monitor import Monitor
     from nupi.solve.minimize import minimize
     from nupi.solve.solution import Solution, Status
     from nupi.solve.sweep import sweep
@@ -21,10 +23,13 @@ __version__ = "0.1.0"
 __all__ = [
     "PID",
     "Averaged",
+    "ConstraintWarning",
     "Equality",
+    "Finding",
     "Indexed",
     "Inequality",
     "Lagrangian",
+    "Monitor",
     "NonFiniteViolationError",
     "NuPI",
     "Solution",
@@ -34,6 +39,7 @@ __all__ = [
     "distributed",
     "gates",
     "minimize",
+    "monitor",
     "rates",
     "sweep",
     "theory",
@@ -41,8 +47,11 @@ __all__ = [
 ]
 
 # The solver and the other parts are loaded when first asked for: a training loop does not need them.
-_PARTS = ("distributed", "gates", "rates", "theory", "tune")
+_PARTS = ("distributed", "gates", "monitor", "rates", "theory", "tune")
 _LATE = {
+    "ConstraintWarning": "nupi.monitor.finding",
+    "Finding": "nupi.monitor.finding",
+    "Monitor": "nupi.monitor.monitor",
     "Solution": "nupi.solve.solution",
     "Status": "nupi.solve.solution",
     "minimize": "nupi.solve.minimize",

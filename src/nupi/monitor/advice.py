@@ -33,7 +33,8 @@ def against_swing(case: Case, swing: Swing) -> str:
     ki, kp = critical_gains(case.ki, case.kp, frequency, swing.damping)
     change = f"kp is {short(case.kp)}: raise it to about {short(kp)}"
     if ki < case.ki:
-        change = f"ki is {short(case.ki)}: lower it to about {short(ki)}, with kp about {short(kp)} (now {short(case.kp)})"
+        change = f"ki is {short(case.ki)}: lower it to about {short(ki)}"
+        change += f", with kp about {short(kp)} (now {short(case.kp)})"
     return change[0].upper() + change[1:]
 
 
@@ -51,11 +52,12 @@ def against_divergence(case: Case, swing: Swing | None) -> str:
     """Smaller gains; by theory where a swing tells how strong the answer is."""
     if swing is not None and case.ki > 0.0:
         ki, kp = critical_gains(case.ki, case.kp, swing.frequency, swing.damping)
-        return f"Set ki to about {short(min(ki, case.ki / 2))} (now {short(case.ki)}) and kp to about {short(kp)} (now {short(case.kp)})"
+        less = f"Set ki to about {short(min(ki, case.ki / 2))} (now {short(case.ki)})"
+        return f"{less} and kp to about {short(kp)} (now {short(case.kp)})"
     if case.ki > 0.0:
         return (
-            f"Lower ki from {short(case.ki)} to {short(case.ki / 10)} and kp from {short(case.kp)} to {short(case.kp / 10)}; "
-            "if it still grows, lower the step size of the model"
+            f"Lower ki from {short(case.ki)} to {short(case.ki / 10)} and kp from {short(case.kp)} to "
+            f"{short(case.kp / 10)}; if it still grows, lower the step size of the model"
         )
     return "Lower the step size of the dual optimizer tenfold; if it still grows, that of the model"
 
@@ -63,8 +65,8 @@ def against_divergence(case: Case, swing: Swing | None) -> str:
 def against_infeasibility(answer: Answer) -> str:
     """Whether the target can be met is the user's to find out; how near it has come, the record's to say."""
     return (
-        f"Loosen the target by more than {short(answer.violation)}, or check that the violation depends on the parameters "
-        "and that no other constraint contradicts it"
+        f"Loosen the target by more than {short(answer.violation)}, or check that the violation depends on the "
+        "parameters and that no other constraint contradicts it"
     )
 
 
@@ -88,8 +90,10 @@ def against_noise(case: Case, seen: Jitter) -> str:
     factor = 0.1 * seen.level / seen.shake
     nu = 1.0 - (1.0 - case.nu) * factor
     if nu <= 0.99:
-        return f"Set nu to about {nu:.2f} (now {short(case.nu)}), or kp to about {short(case.kp * factor)} (now {short(case.kp)})"
-    return f"Lower kp from {short(case.kp)} to about {short(case.kp * factor)}, or average the violation over more samples"
+        smooth = f"Set nu to about {nu:.2f} (now {short(case.nu)})"
+        return f"{smooth}, or kp to about {short(case.kp * factor)} (now {short(case.kp)})"
+    less = f"Lower kp from {short(case.kp)} to about {short(case.kp * factor)}"
+    return f"{less}, or average the violation over more samples"
 
 
 def against_overshoot(case: Case, share: float, where: int) -> str:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import ctypes
 import io
 import json
-import os
 import struct
 from contextlib import suppress
 from pathlib import Path
@@ -27,6 +26,7 @@ from nupi.monitor.columns import Columns
 from nupi.monitor.record import VERSION, GainHistory, Record
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Sequence
 
 FILE = "record.nupi"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import sys
 import time
 import warnings
 import weakref
 from collections import deque
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -230,7 +232,7 @@ class Monitor:
             steps, changes, arrival = self._arrivals.popleft()
             block, *held = arrival.result()
             rows = torch.cat([torch.tensor(steps, dtype=torch.float64)[:, None], block.double()], dim=1)
-            if any(a > b for a, b in zip(steps, steps[1:], strict=False)):
+            if any(a > b for a, b in pairwise(steps)):
                 rows = rows[rows[:, 0].argsort()]
             changed = self._change_gains(changes, [float(value) for value in held])
             self._write(rows, changed)
@@ -296,7 +298,11 @@ class Monitor:
 
 
 def _warn(message: str, kind: type[Warning] = RuntimeWarning) -> None:
-    warnings.warn(message, kind, stacklevel=6)
+    """Warn as if from the line of the user's loop, however deep in here we are."""
+    frame, level = sys._getframe(), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "nupi":
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, kind, stacklevel=level)
 
 
 def _is_tensor(value: object) -> bool:

@@ -63,7 +63,8 @@ def diverging(case: Case) -> Finding | None:
     e = case.e
     last = float(e[-max(1, len(e) // 20) :].abs().max())
     early = float(e[: max(1, len(e) // 4)].abs().max())
-    grown = shape.growth(e)
+    # That an inequality is met by more and more is no divergence, unless it is by orders of magnitude.
+    grown = shape.growth(e.where((case.theta != 0) | (e > 0), 0.0) if case.inequality else e)
     blown = last > _BLOW_UP * early > 0 and last == float(e.abs().max())
     if grown < _GROWTH and not blown:
         return None
@@ -177,8 +178,8 @@ def noisy(case: Case) -> Finding | None:
         else ""
     )
     how = (
-        f"noise of {advice.short(seen.noise)} in the violation moves the multiplier by {advice.short(seen.shake)} a step, "
-        f"about a mean of {advice.short(seen.level)}{share}"
+        f"noise of {advice.short(seen.noise)} in the violation moves the multiplier by {advice.short(seen.shake)} "
+        f"a step, about a mean of {advice.short(seen.level)}{share}"
     )
     return case.found("noisy", "moderate", how, advice.against_noise(case, seen), len(case.e) // 2)
 

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from nupi.monitor.command import app as monitor_app
 from nupi.paper import data as datasets
 from nupi.paper import jobs, runner
 from nupi.paper.data.fetch import DataUnavailableError, cache_folder
@@ -128,6 +129,9 @@ def data(
         console.print(str(missing), style="bold red", markup=False, soft_wrap=True)
         raise typer.Exit(1) from None
     console.print(f"{name}: {summary}. Kept in {cache_folder() / name}", markup=False, soft_wrap=True)
+
+
+app.registered_commands += monitor_app.registered_commands
 
 
 if __name__ == "__main__":
