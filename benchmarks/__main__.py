@@ -9,7 +9,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-NAMES = ("step", "overhead", "gates", "dense", "indexed", "groups", "distributed", "importing", "sweep")
+NAMES = ("step", "overhead", "monitor", "gates", "dense", "indexed", "groups", "distributed", "importing", "sweep")
 
 
 def main() -> None:

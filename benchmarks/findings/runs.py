@@ -53,7 +53,7 @@ def train(
 ) -> Run:
     """The alternating updates in plain numpy, which is fifty times faster than a training loop at this size.
 
-    A test compares it with `nupi.Lagrangian` and `nupi.NuPI` to the last digits.
+    A test compares it with `nupi.Lagrangian` and `nupi.NuPI(init="ema")` to the last digits.
 
     Args:
         run: the gains, and where to note what happens.

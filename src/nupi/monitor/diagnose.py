@@ -63,6 +63,8 @@ def judge(
             f"violation has shape {tuple(violation.shape)} and multiplier {tuple(multiplier.shape)}; both must be "
             "(steps,) or (steps, constraints)"
         )
+    if not len(violation):
+        return []
     e, theta = (t.detach().to("cpu", torch.float64).reshape(len(t), -1) for t in (violation, multiplier))
     steps = torch.arange(1, len(e) + 1, dtype=torch.float64)
     count = e.shape[1]

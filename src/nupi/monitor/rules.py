@@ -66,7 +66,7 @@ def diverging(case: Case) -> Finding | None:
     # That an inequality is met by more and more is no divergence, unless it is by orders of magnitude.
     grown = shape.growth(e.where((case.theta != 0) | (e > 0), 0.0) if case.inequality else e)
     blown = last > _BLOW_UP * early > 0 and last == float(e.abs().max())
-    if grown < _GROWTH and not blown:
+    if (grown < _GROWTH or len(e) < 2 * SHORTEST) and not blown:
         return None
     swing = shape.swing(e, case.size)
     how = f"the size of the violation has grown from {advice.short(early)} to {advice.short(last)}"

@@ -34,11 +34,13 @@ _LOBE, _PEAK = (
     0.4,
 )  # how deep the autocorrelation must fall in half a period, and rise again in a whole one
 _CYCLES = 3.0
+_CHANCE = 4.0  # standard errors of a correlation
 _TINY, _CROSSINGS = (
     0.01,
     5,
 )  # what counts as crossing zero, beside the first violations, and how often it must
 _REGULAR, _VERY_REGULAR = 0.65, 0.85  # the share of distances between crossings that agree
+_SHORT = 8  # steps: noise crosses zero as often
 _SMALL = 0.02  # a swing that is smaller than this beside the first violations is none
 
 
@@ -46,9 +48,9 @@ def swing(e: torch.Tensor, size: float) -> Swing | None:
     """An oscillation of `e` about zero, in the whole run or in a later part of it, told apart from noise.
 
     Where zero is crossed again and again after equal times, that is the period: it serves for swings of any form,
-    cut off by a projection or decaying fast, but not under noise. There, the autocorrelation is looked at: of a decaying
-    oscillation is one itself, of the same period, and falls by exp(-2 pi zeta / sqrt(1 - zeta^2)) in a period;
-    that of noise falls at once and stays small.
+    cut off by a projection or decaying fast, but not under noise. There, the autocorrelation tells: that of a
+    decaying oscillation is one itself, of the same period, and falls by exp(-2 pi zeta / sqrt(1 - zeta^2)) in a
+    period; that of noise falls at once and stays small.
     """
     n = len(e)
     best = regular_crossings(e, size)
@@ -72,14 +74,16 @@ def _swing(e: torch.Tensor, first: int) -> Swing | None:
     correlation = autocorrelation(e / scale)
     half = int(correlation[1 : n // 2].argmin()) + 1
     low, high = max(half + 1, math.ceil(1.5 * half)), math.floor(2.6 * half) + 1
-    if float(correlation[half]) > _LOBE or high >= n or n < _CYCLES * 2 * half:
+    # The shorter the run, the more of a correlation comes about by chance.
+    chance = _CHANCE / math.sqrt(n)
+    if float(correlation[half]) > min(_LOBE, -chance) or high >= n or n < _CYCLES * 2 * half:
         return None
     period = int(correlation[low:high].argmax()) + low
     # The sum over fewer and fewer pairs makes a steady swing look damped. What is left in the end says if it is.
     quarter = max(period, n // 4)
     steady = float(e[-quarter:].square().mean()) > 0.5 * float(e[:quarter].square().mean())
     height = float(correlation[period]) / (1.0 - period / n if steady else 1.0)
-    if height < _PEAK:
+    if height < max(_PEAK, chance):
         return None
     fall = -math.log(min(height, 1.0))
     if steady and float(e[-quarter:].abs().max()) > float(e[:quarter].abs().max()):
@@ -101,11 +105,17 @@ def regular_crossings(e: torch.Tensor, size: float) -> Swing | None:
         return None
     lengths = ups.diff().double()
     period = float(lengths.median())
+    if period <= _SHORT:
+        # Noise crosses zero as often, but does not come back to the same sign a period later.
+        sign = e[int(ups[0]) : int(ups[-1])].sign()
+        again = float((sign[int(period) :] * sign[: -int(period)]).mean())
+        if again < max(_PEAK, _CHANCE / math.sqrt(len(sign))):
+            return None
     # Noise crosses at any distance, and often: where a period is short, more must agree.
     agreeing = float(
-        ((lengths - period).abs() <= max(0.3 * period, 1.0 if period > 8 else 0.0)).double().mean()
+        ((lengths - period).abs() <= 0.3 * period).double().mean()
     )
-    if agreeing < (_REGULAR if period > 8 else _VERY_REGULAR):
+    if agreeing < (_REGULAR if period > _SHORT else _VERY_REGULAR):
         return None
     cycle = torch.bucketize(torch.arange(int(ups[0]), int(ups[-1])), ups, right=True) - 1
     heights = torch.zeros(len(lengths), dtype=e.dtype)
