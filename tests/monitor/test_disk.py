@@ -26,7 +26,9 @@ def same(one, other):
     assert len(one) == len(other)
     for a, b in zip((*one.recent(), *one.overview()), (*other.recent(), *other.overview()), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
-    assert [(g.names, g.kind, g.changes) for g in one.gains] == [(g.names, g.kind, g.changes) for g in other.gains]
+    assert [(g.names, g.kind, g.changes) for g in one.gains] == [
+        (g.names, g.kind, g.changes) for g in other.gains
+    ]
 
 
 def test_what_is_read_is_what_was_recorded(tmp_path):
@@ -86,7 +88,9 @@ def test_a_long_record_is_rewritten_and_stays_small(tmp_path, monkeypatch):
     _, _, monitor = train(tmp_path, 3_000, keep=100)
     monitor.close()
     same(read(tmp_path), monitor.record)
-    snapshot = sum(t.numel() for t in monitor.record.state_dict()["thinned"].values() if torch.is_tensor(t)) * 8
+    snapshot = (
+        sum(t.numel() for t in monitor.record.state_dict()["thinned"].values() if torch.is_tensor(t)) * 8
+    )
     written = (tmp_path / disk.FILE).stat().st_size
     assert written < 6 * snapshot + 100_000
 

@@ -41,7 +41,9 @@ def test_the_plain_loop_of_the_generator_is_the_library(momentum, adam):
     h, a, b = torch.diag(torch.tensor([1.0, 2.0]).double()), torch.tensor([[1.0, -0.5]]).double(), -1.0
     run = Run("x", 0, **label(), inequality=True, ki=0.3, kp=0.7, nu=0.5)
     primal = Primal(0.05, momentum, adam=adam)
-    run = train(run, [0.0, 0.0], lambda x: h.numpy() @ x, lambda x: (a.numpy() @ x - b, a.numpy()), primal, 60)
+    run = train(
+        run, [0.0, 0.0], lambda x: h.numpy() @ x, lambda x: (a.numpy() @ x - b, a.numpy()), primal, 60
+    )
     x = torch.zeros(2, dtype=torch.float64, requires_grad=True)
     lagrangian = nupi.Lagrangian({"c": nupi.Inequality(init=torch.zeros(1).double())})
     dual = nupi.NuPI(lagrangian.parameters(), ki=0.3, kp=0.7, nu=0.5, init="ema", form="velocity")

@@ -16,7 +16,9 @@ def train(steps=5, **options):
     dual = nupi.NuPI(lagrangian.parameters(), ki=0.5, kp=0.0)
     monitor = nupi.Monitor(lagrangian, **options)
     for step in range(1, steps + 1):
-        lagrangian.ascend(dual, {"norm": torch.tensor(float(step)), "rates (β)": torch.full((3,), 2.0 * step)})
+        lagrangian.ascend(
+            dual, {"norm": torch.tensor(float(step)), "rates (β)": torch.full((3,), 2.0 * step)}
+        )
     return monitor
 
 
@@ -30,7 +32,15 @@ def test_a_function_is_told_every_step_at_once():
         assert len(told) == step
     numbers, step = told[-1]
     assert step == 3
-    expected = {"violation": 3.0, "multiplier": 3.0, "multiplier_step": 1.5, "ki": 0.5, "kp": 0, "lr": 1, "nu": 0}
+    expected = {
+        "violation": 3.0,
+        "multiplier": 3.0,
+        "multiplier_step": 1.5,
+        "ki": 0.5,
+        "kp": 0,
+        "lr": 1,
+        "nu": 0,
+    }
     assert numbers == {f"nupi/norm/{name}": value for name, value in expected.items()}
 
 
@@ -76,7 +86,13 @@ def test_mlflow(mlflow, kind):
         }
         train(log=logs[kind])
     history = client.get_metric_history(run.info.run_id, "nupi/norm/multiplier")
-    assert [(metric.step, metric.value) for metric in history] == [(1, 0.5), (2, 1.5), (3, 3.0), (4, 5.0), (5, 7.5)]
+    assert [(metric.step, metric.value) for metric in history] == [
+        (1, 0.5),
+        (2, 1.5),
+        (3, 3.0),
+        (4, 5.0),
+        (5, 7.5),
+    ]
     assert "nupi/rates _β_/violation_max" in client.get_run(run.info.run_id).data.metrics
 
 

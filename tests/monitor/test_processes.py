@@ -20,7 +20,9 @@ def scenario(folder):
     lagrangian = nupi.Lagrangian({"c": nupi.Inequality(2)}, reduce="mean")
     dual = nupi.NuPI(lagrangian.parameters(), ki=0.1)
     logged = []
-    monitor = nupi.Monitor(lagrangian, log=lambda n, s: logged.append((s, n["nupi/c/violation_max"])), path=folder)
+    monitor = nupi.Monitor(
+        lagrangian, log=lambda n, s: logged.append((s, n["nupi/c/violation_max"])), path=folder
+    )
     for step in range(1, 6):
         lagrangian.ascend(dual, {"c": torch.tensor([float(step), 10.0 * rank])})
     monitor.close()

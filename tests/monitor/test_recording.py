@@ -197,7 +197,11 @@ def test_gains_are_noted_when_they_change():
         dual.step()  # a scheduler wants to see a step of its optimizer; without gradients it moves nothing
         scheduler.step()
     record = monitor.record
-    assert [(step, gains["lr"]) for step, gains in record.gains_of("a").changes] == [(1, 1), (41, 0.5), (81, 0.25)]
+    assert [(step, gains["lr"]) for step, gains in record.gains_of("a").changes] == [
+        (1, 1),
+        (41, 0.5),
+        (81, 0.25),
+    ]
     assert record.gains_of("b").latest["kp"] == 2.0  # the mean of a tensor of gains
     assert monitor.latest()["nupi/a/kp"] == 0.5
 

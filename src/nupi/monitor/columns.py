@@ -102,6 +102,10 @@ class Columns:
             )
         return cls(groups, count)
 
+    def group_of(self, place: str) -> str:
+        """The name of the group of a constraint, from what `Group.place` calls it."""
+        return place if place in self.groups else place.rpartition("[")[0]
+
     def described(self) -> dict[str, Any]:
         """All of this as plain data, for a checkpoint or a file."""
         return {"count": self.count, "groups": [asdict(group) for group in self.groups.values()]}

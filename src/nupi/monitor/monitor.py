@@ -8,6 +8,7 @@ import time
 import warnings
 import weakref
 from collections import deque
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,7 @@ from nupi.monitor.sampler import Sampler
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import pandas as pd
 
@@ -147,7 +148,8 @@ class Monitor:
     def explain(self, names: Sequence[str] = ()) -> str:
         """What the record shows of these constraints, in a sentence or two; empty if nothing is wrong."""
         found = [f for f in self.diagnose() if f.severity == "severe"]
-        mine = [f for f in found if not names or f.constraint.partition("[")[0] in names]
+        group_of = self._record.columns.group_of
+        mine = [f for f in found if not names or group_of(f.constraint) in names]
         return " ".join(str(finding) for finding in (mine or found)[:2])
 
     def frame(self) -> pd.DataFrame:
@@ -235,8 +237,9 @@ class Monitor:
             if any(a > b for a, b in pairwise(steps)):
                 rows = rows[rows[:, 0].argsort()]
             changed = self._change_gains(changes, [float(value) for value in held])
-            self._write(rows, changed)
+            self._to_disk(lambda _: None)  # a new file begins with what was recorded before
             self._record.add(rows)
+            self._to_disk(partial(Writer.add, rows=rows, gains=changed))
             if self._log is not None:
                 self._hand_over(rows.tolist())
             if self._leads and len(self._record) >= self._check:
@@ -259,13 +262,14 @@ class Monitor:
             noted.append((number, change.step, gains))
         return noted
 
-    def _write(self, rows: torch.Tensor, gains: list[tuple[int, int, dict[str, float]]]) -> None:
+    def _to_disk(self, write: Callable[[Writer], None]) -> None:
+        """Write, if there is a folder to write to; where that fails, say so once and do it no more."""
         if self._path is None:
             return
         try:
             if self._writer is None:
                 self._writer = Writer(self._path, self._record)
-            self._writer.add(rows, gains)
+            write(self._writer)
         except OSError as error:
             self._close_writer()
             path, self._path = self._path, None

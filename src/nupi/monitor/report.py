@@ -114,7 +114,7 @@ def _curves(record: Record, findings: Sequence[Finding]) -> list[dict[str, Any]]
         return []
     overview = record.overview()
     found = {finding.constraint for finding in findings}
-    concerned = list(dict.fromkeys(finding.constraint.partition("[")[0] for finding in findings))
+    concerned = list(dict.fromkeys(record.columns.group_of(finding.constraint) for finding in findings))
     order = {name: number for number, name in enumerate(concerned)}
     groups = sorted(record.columns.groups.values(), key=lambda group: order.get(group.name, len(order)))
     drawn: list[dict[str, Any]] = []

@@ -112,9 +112,7 @@ def regular_crossings(e: torch.Tensor, size: float) -> Swing | None:
         if again < max(_PEAK, _CHANCE / math.sqrt(len(sign))):
             return None
     # Noise crosses at any distance, and often: where a period is short, more must agree.
-    agreeing = float(
-        ((lengths - period).abs() <= 0.3 * period).double().mean()
-    )
+    agreeing = float(((lengths - period).abs() <= 0.3 * period).double().mean())
     if agreeing < (_REGULAR if period > _SHORT else _VERY_REGULAR):
         return None
     cycle = torch.bucketize(torch.arange(int(ups[0]), int(ups[-1])), ups, right=True) - 1

@@ -38,7 +38,7 @@ def picture(record: Record, rows: int = 20, columns: int = 120) -> RenderableTyp
     table.add_column("findings", overflow="fold")
     kinds: dict[str, list[str]] = {}
     for finding in findings:
-        kinds.setdefault(finding.constraint.partition("[")[0], []).append(finding.kind)
+        kinds.setdefault(record.columns.group_of(finding.constraint), []).append(finding.kind)
     groups = sorted(record.columns.groups.values(), key=lambda group: group.name not in kinds)
     overview = record.overview() if len(record) else None
     for group in groups[:rows] if overview is not None else []:
