@@ -26,7 +26,7 @@ def ascend(size: int, *, monitored: bool) -> Callable[[], None]:
     dual = nupi.NuPI(lagrangian.parameters(), ki=0.01, kp=0.1, nu=0.9)
     if monitored:
         nupi.Monitor(lagrangian)
-    violations = {"c": torch.linspace(-1.0, 0.5, size) if size > 1 else torch.tensor([-0.1])}
+    violations = {"c": torch.linspace(-1.0, -0.1, size)}
     return lambda: lagrangian.ascend(dual, violations)
 
 

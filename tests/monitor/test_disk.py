@@ -71,7 +71,7 @@ def test_a_record_of_another_version_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(disk, "VERSION", 99)
     train(tmp_path)[2].close()
     monkeypatch.undo()
-    with pytest.raises(ValueError, match="version 99.*reads version 1"):
+    with pytest.raises(ValueError, match=r"version 99.*reads version 1"):
         read(tmp_path)
 
 

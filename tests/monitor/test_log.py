@@ -126,7 +126,7 @@ def test_a_lightning_logger(tmp_path):
 
 
 def test_a_log_that_fails_ends_the_log_and_not_the_training():
-    def broken(numbers, step):
+    def broken(*_):
         raise OSError("no such host")
 
     with pytest.warns(RuntimeWarning, match="logs no more: OSError: no such host") as seen:

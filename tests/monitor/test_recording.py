@@ -223,7 +223,7 @@ def test_an_optimizer_that_finds_its_gains_is_asked():
 
 def test_a_resumed_run_has_one_record(tmp_path):
     lagrangian, dual, monitor = problem()
-    given, came = train(lagrangian, dual, 90)
+    given, _ = train(lagrangian, dual, 90)
     torch.save(monitor.state_dict(), tmp_path / "state")
     lagrangian2, dual2, monitor2 = problem()
     lagrangian2.load_state_dict(lagrangian.state_dict())

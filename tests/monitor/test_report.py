@@ -124,7 +124,7 @@ def test_the_keyboard_reads_a_plot_and_sorts_the_table(browser, page):
     button = browser.find_elements(By.CSS_SELECTOR, "th button")[2]
     button.send_keys(Keys.ENTER)
     cells = run("return [...document.querySelectorAll('tbody tr')].map(r => r.children[2].textContent)")
-    values = [float(cell) for cell in cells if cell != "–"]
+    values = [float(cell) for cell in cells if cell != "\u2013"]
     assert values == sorted(values, reverse=True)
     browser.find_element(By.ID, "filter").send_keys("far")
     assert run("return [...document.querySelectorAll('tbody td:first-child')].map(c => c.textContent)") == [
