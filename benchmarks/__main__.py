@@ -13,6 +13,7 @@ NAMES = (
     "walk",
     "step",
     "overhead",
+    "monitor",
     "gates",
     "dense",
     "indexed",

@@ -12,7 +12,9 @@ from nupi.optim import PID, NuPI, UnifiedMomentum, as_nupi
 from nupi.violations import Averaged, Indexed, Measured
 
 if _typing.TYPE_CHECKING:
-    from nupi import distributed, gates, rates, theory, tune
+    from nupi import distributed, gates, monitor, rates, theory, tune
+    from nupi.monitor.finding import ConstraintWarning, Finding
+    from nupi.monitor.monitor import Monitor
     from nupi.solve.minimize import minimize
     from nupi.solve.solution import Solution, Status
     from nupi.solve.sweep import sweep
@@ -23,11 +25,14 @@ __all__ = [
     "PID",
     "Averaged",
     "Band",
+    "ConstraintWarning",
     "Equality",
+    "Finding",
     "Indexed",
     "Inequality",
     "Lagrangian",
     "Measured",
+    "Monitor",
     "NonFiniteMultiplierError",
     "NonFiniteViolationError",
     "NuPI",
@@ -38,6 +43,7 @@ __all__ = [
     "distributed",
     "gates",
     "minimize",
+    "monitor",
     "rates",
     "sweep",
     "theory",
@@ -45,8 +51,11 @@ __all__ = [
 ]
 
 # The solver and the other parts are loaded when first asked for: a training loop does not need them.
-_PARTS = ("distributed", "gates", "rates", "theory", "tune")
+_PARTS = ("distributed", "gates", "monitor", "rates", "theory", "tune")
 _LATE = {
+    "ConstraintWarning": "nupi.monitor.finding",
+    "Finding": "nupi.monitor.finding",
+    "Monitor": "nupi.monitor.monitor",
     "Solution": "nupi.solve.solution",
     "Status": "nupi.solve.solution",
     "minimize": "nupi.solve.minimize",

@@ -8,7 +8,10 @@ import sys
 def main() -> None:
     """Run the command line of `nupi.paper.command`."""
     try:
-        from nupi.paper.command import app
+        if sys.argv[1:2] in (["watch"], ["report"]):  # these need less than the reproduction does
+            from nupi.monitor.command import app
+        else:
+            from nupi.paper.command import app
 
         app(prog_name="nupi")
     except ModuleNotFoundError as missing:

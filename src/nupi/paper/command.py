@@ -18,6 +18,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from nupi import files
+from nupi.monitor.command import app as monitor_app
 from nupi.paper import data as datasets
 from nupi.paper import evidence, jobs, runner
 from nupi.paper.data.fetch import DataUnavailableError, cache_folder
@@ -212,6 +213,9 @@ def _said(function: Callable[[], T]) -> T:
     except evidence.EvidenceError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from None
+
+
+app.registered_commands += monitor_app.registered_commands
 
 
 if __name__ == "__main__":

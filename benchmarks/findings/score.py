@@ -1,0 +1,56 @@
+"""How often a diagnosis finds what is true of a run: precision and recall by kind."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from nupi.monitor import KINDS, judge
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from benchmarks.findings.runs import Run
+
+
+def found_in(run: Run) -> set[str]:
+    """The kinds that the diagnosis finds."""
+    findings = judge(
+        run.violation, run.multiplier, inequality=run.inequality, ki=run.ki, kp=run.kp, nu=run.nu
+    )
+    return {finding.kind for finding in findings}
+
+
+def score(runs: Iterable[Run]) -> dict[str, Any]:
+    """Runs, precision and recall by kind; what was found by family; and the share of healthy runs with any finding.
+
+    A kind that a run may be said to have as well (a diverging one swings, too) counts neither for nor against.
+    """
+    right, missed, wrong = Counter[str](), Counter[str](), Counter[str]()
+    families: dict[str, Counter[str]] = {}
+    healthy = alarmed = total = 0
+    for run in runs:
+        kinds = found_in(run)
+        total += 1
+        right.update(run.truth & kinds)
+        missed.update(run.truth - kinds)
+        wrong.update(kinds - run.truth - run.also)
+        families.setdefault(run.family, Counter()).update([", ".join(sorted(kinds)) or "nothing"])
+        if not run.truth:
+            healthy += 1
+            alarmed += bool(kinds)
+    kinds_scored = {
+        kind: {
+            "runs": right[kind] + missed[kind],
+            "recall": round(right[kind] / (right[kind] + missed[kind]), 4),
+            "precision": round(right[kind] / max(1, right[kind] + wrong[kind]), 4),
+        }
+        for kind in KINDS
+        if right[kind] + missed[kind]
+    }
+    return {
+        "runs": total,
+        "kinds": kinds_scored,
+        "healthy": {"runs": healthy, "with_findings": alarmed, "share": round(alarmed / max(1, healthy), 4)},
+        "families": {family: dict(counts) for family, counts in families.items()},
+    }

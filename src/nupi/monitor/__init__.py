@@ -1,0 +1,9 @@
+"""See what multipliers do: record every `ascend`, say what goes wrong and what to change, show it on a page."""
+
+from nupi.monitor.diagnose import diagnose, judge
+from nupi.monitor.disk import read
+from nupi.monitor.finding import KINDS, ConstraintWarning, Finding
+from nupi.monitor.monitor import Monitor
+from nupi.monitor.record import Record
+
+__all__ = ["KINDS", "ConstraintWarning", "Finding", "Monitor", "Record", "diagnose", "judge", "read"]

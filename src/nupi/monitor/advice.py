@@ -1,0 +1,112 @@
+"""What to change: gains, with values where theory gives them.
+
+Near the optimum a constraint and its multiplier are the oscillator of `nupi.theory.spectrum`, in units of steps:
+lambda^2 + (h + kp b) lambda + b ki = 0. A swing of natural frequency w and damping ratio z therefore tells
+b = w^2 / ki and h = 2 z w - kp b.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nupi.monitor.rules import Case
+    from nupi.monitor.shape import Answer, Jitter, Swing
+
+_FASTEST = 0.35  # radians a step: beyond it kp b would be too large for steps of this length
+_SETTLE = math.log(50.0)
+
+
+def short(value: float) -> str:
+    """Three digits."""
+    return f"{value:.3g}"
+
+
+def against_swing(case: Case, swing: Swing) -> str:
+    """The kp of critical damping; and a smaller ki if the swing is too fast for any kp."""
+    if not case.ki > 0.0:
+        return (
+            "Lower the step size of the dual optimizer, or use nupi.NuPI with kp > 0, which damps the swing"
+        )
+    frequency = swing.frequency
+    ki, kp = critical_gains(case.ki, case.kp, frequency, swing.damping)
+    change = f"kp is {short(case.kp)}: raise it to about {short(kp)}"
+    if ki < case.ki:
+        change = f"ki is {short(case.ki)}: lower it to about {short(ki)}"
+        change += f", with kp about {short(kp)} (now {short(case.kp)})"
+    return change[0].upper() + change[1:]
+
+
+def critical_gains(ki: float, kp: float, frequency: float, damping: float) -> tuple[float, float]:
+    """Gains that damp a swing critically: the same ki, unless the swing is too fast, and the kp that goes with it."""
+    from nupi.theory.spectrum import critical_kp
+
+    b = frequency**2 / ki
+    h = 2.0 * damping * frequency - kp * b
+    slower = ki * min(1.0, (_FASTEST / frequency) ** 2)
+    return slower, max(0.0, critical_kp(h, math.sqrt(b), slower))
+
+
+def against_divergence(case: Case, swing: Swing | None) -> str:
+    """Smaller gains; by theory where a swing tells how strong the answer is."""
+    if swing is not None and case.ki > 0.0:
+        ki, kp = critical_gains(case.ki, case.kp, swing.frequency, swing.damping)
+        less = f"Set ki to about {short(min(ki, case.ki / 2))} (now {short(case.ki)})"
+        return f"{less} and kp to about {short(kp)} (now {short(case.kp)})"
+    if case.ki > 0.0:
+        return (
+            f"Lower ki from {short(case.ki)} to {short(case.ki / 10)} and kp from {short(case.kp)} to "
+            f"{short(case.kp / 10)}; if it still grows, lower the step size of the model"
+        )
+    return "Lower the step size of the dual optimizer tenfold; if it still grows, that of the model"
+
+
+def against_infeasibility(answer: Answer) -> str:
+    """Whether the target can be met is the user's to find out; how near it has come, the record's to say."""
+    return (
+        f"Loosen the target by more than {short(answer.violation)}, or check that the violation depends on the "
+        "parameters and that no other constraint contradicts it"
+    )
+
+
+def against_slowness(case: Case, answer: Answer) -> str:
+    """A ki that would have met the constraint in a quarter of these steps, by the answer that was seen."""
+    steps = float(case.steps[-1] - case.steps[0])
+    if case.ki > 0.0 and answer.whole > answer.error:
+        ki = 4.0 * _SETTLE / (answer.whole * steps)
+        if ki > case.ki:
+            return f"Raise ki from {short(case.ki)} to about {short(ki)}"
+    now = f" from {short(case.ki)}" if case.ki > 0.0 else ""
+    return f"Raise ki{now} tenfold, or train longer; if the violation still does not answer, it may be infeasible"
+
+
+def against_noise(case: Case, seen: Jitter) -> str:
+    """Smoothing, or a smaller kp, that brings the steps down to a tenth of the multiplier."""
+    if math.isnan(case.kp):
+        return "Average the violation over more samples, or use nupi.NuPI with nu = 0.9"
+    if seen.level == 0.0 or seen.shake == 0.0:
+        return "Set nu to 0.9, or average the violation over more samples (nupi.Averaged)"
+    factor = 0.1 * seen.level / seen.shake
+    nu = 1.0 - (1.0 - case.nu) * factor
+    if nu <= 0.99:
+        smooth = f"Set nu to about {nu:.2f} (now {short(case.nu)})"
+        return f"{smooth}, or kp to about {short(case.kp * factor)} (now {short(case.kp)})"
+    less = f"Lower kp from {short(case.kp)} to about {short(case.kp * factor)}"
+    return f"{less}, or average the violation over more samples"
+
+
+def against_overshoot(case: Case, share: float, where: int) -> str:
+    """More damping: the damping ratio by the size of the overshoot, the frequency by when it came."""
+    if not case.ki > 0.0 or share >= 1.0:
+        return 'Raise kp, lower ki, or start gently with init="bumpless"'
+    fall = -math.log(share)
+    damping = fall / math.hypot(math.pi, fall)
+    steps = max(1.0, float(case.steps[where] - case.steps[0]))
+    frequency = math.pi / steps / math.sqrt(1.0 - damping**2)
+    ki, kp = critical_gains(case.ki, case.kp, frequency, damping)
+    if kp > case.kp:
+        return f"Raise kp from {short(case.kp)} to about {short(kp)}" + (
+            f", with ki {short(ki)}" if ki < case.ki else ""
+        )
+    return f"Lower ki from {short(case.ki)} to about {short(case.ki / 4)}"

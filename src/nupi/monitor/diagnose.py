@@ -1,0 +1,142 @@
+"""Say what is wrong with a run: every constraint judged alone, then told together."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from nupi.monitor.finding import SEVERITIES, Finding
+from nupi.monitor.gains import effective
+from nupi.monitor.rules import Case, judge_case
+
+if TYPE_CHECKING:
+    from nupi.monitor.columns import Group
+    from nupi.monitor.record import Record, Series
+
+_SPARSE = 512  # of more constraints than this that have a name of their own, only the worst are judged
+
+
+def diagnose(record: Record) -> list[Finding]:
+    """The findings of a record, the worst first; at most one of a kind for each group of constraints."""
+    findings: list[Finding] = []
+    for group in _judged(record):
+        findings += _told_together(group, _of_group(record, group))
+    return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
+
+
+def judge(
+    violation: torch.Tensor,
+    multiplier: torch.Tensor,
+    *,
+    inequality: bool,
+    name: str = "constraint",
+    ki: float = math.nan,
+    kp: float = math.nan,
+    nu: float = 0.0,
+    upper: float | None = None,
+) -> list[Finding]:
+    """The findings of a run that was recorded by other means.
+
+    Args:
+        violation: what was measured at each step, (steps,) or (steps, constraints).
+        multiplier: the multipliers after each step, of the same shape.
+        inequality: whether the multipliers are kept at 0 or above.
+        name: what to call the constraints.
+        ki: the integral gain; nan if there is none. It and the following make advice with numbers possible.
+        kp: the proportional gain.
+        nu: the smoothing.
+        upper: the bound on the multipliers, if there is one.
+
+    Example:
+        >>> t = torch.arange(400.0)
+        >>> [finding] = judge(torch.cos(t / 8), torch.sin(t / 8), inequality=False, ki=0.125, kp=0.0)
+        >>> finding.kind, finding.advice
+        ('oscillating', 'Kp is 0: raise it to about 2')
+    """
+    from nupi.monitor.columns import Group
+
+    if violation.shape != multiplier.shape or violation.dim() not in {1, 2}:
+        raise ValueError(
+            f"violation has shape {tuple(violation.shape)} and multiplier {tuple(multiplier.shape)}; both must be "
+            "(steps,) or (steps, constraints)"
+        )
+    if not len(violation):
+        return []
+    e, theta = (t.detach().to("cpu", torch.float64).reshape(len(t), -1) for t in (violation, multiplier))
+    steps = torch.arange(1, len(e) + 1, dtype=torch.float64)
+    count = e.shape[1]
+    group = Group(name, "", (count,), inequality, upper, 0, 0, count, None, None)
+    found = []
+    for index in range(count):
+        gains = (ki, kp, nu)
+        place = group.place(index)
+        case = Case(place, steps, e[:, index], theta[:, index], inequality, count == 1, upper, *gains)
+        found += judge_case(case)
+    return sorted(_told_together(group, found), key=lambda finding: SEVERITIES.index(finding.severity))
+
+
+def _judged(record: Record) -> list[Group]:
+    """The groups to judge: all, unless there are so many that only the worst can be looked at."""
+    groups = list(record.columns.groups.values())
+    if len(groups) <= _SPARSE or not len(record):
+        return groups
+    columns = record.recent()[1][-256:]
+
+    def worst(group: Group) -> float:
+        some = columns[:, group.violations : group.violations + group.slots]
+        size = some.nan_to_num().abs().amax()
+        return float(size)
+
+    return sorted(groups, key=worst, reverse=True)[:_SPARSE]
+
+
+def _of_group(record: Record, group: Group) -> list[Finding]:
+    history = record.gains_of(group.name)
+    gains = (math.nan, math.nan, math.nan) if history is None else effective(history.latest, history.kind)
+    found: list[Finding] = []
+    for series in record.series(group):
+        found += judge_case(_case(series, gains))
+    if group.indices is not None:
+        # Of a large group only the worst were followed: that these are inactive is for the extremes to say.
+        found = [finding for finding in found if finding.kind != "inactive"] + _inactive(record, group)
+    return found
+
+
+def _inactive(record: Record, group: Group) -> list[Finding]:
+    seen = record.statistics(group)
+    high, most = seen["violation_max"], seen["multiplier_max"]
+    steps = record.recent()[0]
+    if not group.inequality or len(steps) < 4:
+        return []
+    case = Case(group.name, steps, high, most, True, True, group.upper, math.nan, math.nan, math.nan)
+    return [
+        replace(finding, constraint=group.name) for finding in judge_case(case) if finding.kind == "inactive"
+    ]
+
+
+def _case(series: Series, gains: tuple[float, float, float]) -> Case:
+    group = series.group
+    alone = group.size == 1
+    parts = (series.place, series.steps, series.violation, series.multiplier, group.inequality, alone)
+    return Case(*parts, group.upper, *gains)
+
+
+def _told_together(group: Group, findings: list[Finding]) -> list[Finding]:
+    """One finding a kind: the first, with how many others there are. A group is inactive only as a whole."""
+    told = []
+    for kind in dict.fromkeys(finding.kind for finding in findings):
+        same = [finding for finding in findings if finding.kind == kind]
+        if kind == "inactive" and len(same) < group.slots and group.indices is None:
+            continue
+        first = min(same, key=lambda finding: SEVERITIES.index(finding.severity))
+        if len(same) == group.size and group.size > 1:
+            first = replace(
+                first, evidence=f"all {group.size} of its constraints: of the first, {first.evidence}"
+            )
+        elif len(same) > 1:
+            first = replace(first, evidence=f"{first.evidence} (and {len(same) - 1} more of {group.name!r})")
+        told.append(replace(first, constraint=group.name) if kind == "inactive" else first)
+    return told

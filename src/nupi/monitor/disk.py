@@ -1,0 +1,176 @@
+"""A record on disk: appended to while a run goes on, readable at any moment, of bounded size.
+
+The file is a line that says what it is, then frames: four letters, the length in bytes, the content.
+
+| frame  | content                                                                            |
+| ------ | ---------------------------------------------------------------------------------- |
+| `HEAD` | JSON: the version, the columns, what was run                                       |
+| `SNAP` | a whole record, as `torch.save` writes it; stands for all that came before         |
+| `GAIN` | JSON: a change of gains                                                            |
+| `ROWS` | rows of float64, the step first; a file that was cut off has some of the last rows |
+"""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import json
+import struct
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nupi.monitor.columns import Columns
+from nupi.monitor.record import VERSION, GainHistory, Record
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+
+FILE = "record.nupi"
+_MAGIC = b"nupi record\n"
+_FRAME = struct.Struct("<4sQ")
+_REWRITE = 2**24  # bytes; a file that has grown by more than this, and four times a snapshot, is written anew
+
+
+class Writer:
+    """Writes a record to `folder`, as it grows. Any method may raise OSError: the disk may be full.
+
+    A record that is there already, of another run, is kept under another name.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], record: Record) -> None:
+        self.path = Path(folder) / FILE
+        self._record = record
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if len(record) == 0:
+            _put_aside(self.path)
+        self._start()
+
+    def add(self, rows: torch.Tensor, gains: Sequence[tuple[int, int, dict[str, float]]] = ()) -> None:
+        """Append rows, and changes of gains: the number of a history in the record, the step, the gains."""
+        for number, step, values in gains:
+            history = self._record.gains[number]
+            self._frame(b"GAIN", _json([number, history.names, history.kind, step, values]))
+        if len(rows):
+            self._frame(b"ROWS", _bytes(rows))
+        self._file.flush()
+        if self._grown > max(_REWRITE, 4 * self._snapshot):
+            self._file.close()
+            self._start()
+
+    def close(self) -> None:
+        """Close the file."""
+        with suppress(OSError):
+            self._file.close()
+
+    def _start(self) -> None:
+        """Write a new file, with all that the record has, and put it in place of the old one at once."""
+        new = self.path.with_suffix(".new")
+        self._file = new.open("wb")
+        self._file.write(_MAGIC)
+        head = {"version": VERSION, "columns": self._record.columns.described()}
+        self._frame(b"HEAD", _json({**head, "keep": self._record.keep, "info": self._record.info}))
+        if len(self._record):
+            buffer = io.BytesIO()
+            torch.save(self._record.state_dict(), buffer)
+            self._frame(b"SNAP", buffer.getvalue())
+        self._file.flush()
+        self._snapshot, self._grown = self._file.tell(), 0
+        new.replace(self.path)
+
+    def _frame(self, tag: bytes, content: bytes) -> None:
+        self._file.write(_FRAME.pack(tag, len(content)))
+        self._file.write(content)
+        self._grown = getattr(self, "_grown", 0) + len(content)
+
+
+def read(path: str | os.PathLike[str]) -> Record:
+    """The record in a folder, or in a file, up to its last whole step.
+
+    Raises:
+        FileNotFoundError: there is no record.
+        ValueError: what is there is no record, or one of another version.
+    """
+    file = Path(path)
+    if file.is_dir():
+        file = file / FILE
+    if not file.exists():
+        raise FileNotFoundError(
+            f"{path}: there is no record here; a run writes one with nupi.Monitor(lagrangian, path=...)"
+        )
+    content = memoryview(file.read_bytes())
+    if bytes(content[: len(_MAGIC)]) != _MAGIC:
+        raise ValueError(f"{file} is no record of nupi")
+    record: Record | None = None
+    at = len(_MAGIC)
+    while at + _FRAME.size <= len(content):
+        tag, length = _FRAME.unpack_from(content, at)
+        at += _FRAME.size
+        frame = content[at : at + length]
+        at += length
+        if tag != b"ROWS" and len(frame) < length:
+            break
+        if tag == b"HEAD":
+            record = _from_head(json.loads(bytes(frame)))
+        elif record is None:
+            break
+        elif tag == b"SNAP":
+            record = Record.from_state(torch.load(io.BytesIO(bytes(frame)), weights_only=True))
+        elif tag == b"GAIN":
+            _add_gains(record, *json.loads(bytes(frame)))
+        elif tag == b"ROWS":
+            record.add(_rows(frame, record))
+    if record is None:
+        raise ValueError(f"{file} ends before its first step; the run that writes it has only just begun")
+    return record
+
+
+def _from_head(head: dict[str, Any]) -> Record:
+    if head.get("version") != VERSION:
+        raise ValueError(
+            f"this record is of version {head.get('version')!r}, and this nupi reads version {VERSION}; "
+            "open it with the nupi that wrote it"
+        )
+    return Record(Columns.from_described(head["columns"]), head["keep"], head["info"])
+
+
+def _add_gains(
+    record: Record, number: int, names: list[str], kind: str, step: int, gains: dict[str, float]
+) -> None:
+    if number == len(record.gains):
+        record.gains.append(GainHistory(names, kind, []))
+    record.gains[number].add(step, gains)
+
+
+def _rows(frame: memoryview, record: Record) -> torch.Tensor:
+    """The whole rows of a frame, as long as their steps go up: a file may end in zeros after a power cut."""
+    width = record.columns.count + 1
+    whole = len(frame) // (8 * width)
+    if not whole:
+        return torch.empty(0, width, dtype=torch.float64)
+    rows = torch.frombuffer(bytearray(frame[: 8 * width * whole]), dtype=torch.float64).reshape(whole, width)
+    last = torch.cat([torch.tensor([float(record.last_step)], dtype=torch.float64), rows[:-1, 0]])
+    good = int((rows[:, 0] > last).long().cumprod(0).sum())
+    return rows[:good]
+
+
+def _bytes(tensor: torch.Tensor) -> bytes:
+    """The bytes of a tensor. torch's own ways to them need numpy, which need not be installed."""
+    tensor = tensor.contiguous()
+    return ctypes.string_at(tensor.data_ptr(), tensor.numel() * tensor.element_size())
+
+
+def _json(content: object) -> bytes:
+    return json.dumps(content).encode()
+
+
+def _put_aside(path: Path) -> None:
+    if not path.exists():
+        return
+    number = 1
+    while (kept := path.with_name(f"{path.stem}.{number}{path.suffix}")).exists():
+        number += 1
+    path.replace(kept)

@@ -1,0 +1,320 @@
+"""Record what every `ascend` does, without a line in the loop."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import time
+import warnings
+import weakref
+from collections import deque
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nupi.monitor.arrival import Arrival
+from nupi.monitor.columns import Columns
+from nupi.monitor.diagnose import diagnose
+from nupi.monitor.disk import Writer
+from nupi.monitor.finding import ConstraintWarning
+from nupi.monitor.frame import frame
+from nupi.monitor.gains import GainReader
+from nupi.monitor.info import what_runs
+from nupi.monitor.log import as_log
+from nupi.monitor.numbers import numbers
+from nupi.monitor.record import GainHistory, Record
+from nupi.monitor.report import write_report
+from nupi.monitor.sampler import Sampler
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Sequence
+
+    import pandas as pd
+
+    from nupi.lagrangian import Ascent, Lagrangian
+    from nupi.monitor.finding import Finding
+    from nupi.monitor.gains import Change
+
+_SECONDS = 1.0  # what is on disk is never older, while a run goes on
+_FIRST_CHECK, _NEXT_CHECK = (
+    200,
+    1.5,
+)  # recorded steps before the first look for what is severe; and from look to look
+
+
+class Monitor:
+    """Records violations, multipliers and gains of every `ascend`, and says what goes wrong.
+
+    It listens from the moment it is made; the loop stays as it is. Of a group of up to 32 constraints each one is
+    recorded; of a larger group its statistics, and the few that were the worst. Memory is bounded: the last
+    `keep` steps are kept in full and the whole run thinned out evenly. On an accelerator it never waits for the
+    device. In a run of many processes rank 0 logs, writes and warns.
+
+    What is severe (a constraint that diverges, oscillates or cannot be met) is warned of once while the run goes
+    on, with a `ConstraintWarning`. Whatever fails in here ends the recording with a warning, never the training.
+
+    Args:
+        lagrangian: the problem to listen to.
+        dual: record the steps of this optimizer alone; by default those of all.
+        log: where numbers go as they come: a function `(dict, step)`, a TensorBoard writer, a W&B run, the module
+            `mlflow`, an MLflow client, a Lightning logger.
+        every: record every so many calls of `ascend`.
+        keep: how many of the recorded steps to keep in full.
+        path: a folder to keep the record in, for `nupi watch` and `nupi report`.
+
+    Example:
+        >>> import nupi
+        >>> lagrangian = nupi.Lagrangian({"norm": nupi.Inequality()})
+        >>> dual = nupi.NuPI(lagrangian.parameters(), ki=0.1)
+        >>> monitor = Monitor(lagrangian)
+        >>> lagrangian.ascend(dual, {"norm": torch.tensor(2.0)})
+        >>> monitor.latest()["nupi/norm/multiplier"]
+        0.2
+        >>> monitor.diagnose()
+        []
+    """
+
+    def __init__(
+        self,
+        lagrangian: Lagrangian,
+        dual: torch.optim.Optimizer | None = None,
+        *,
+        log: Any = None,
+        every: int = 1,
+        keep: int = 10_000,
+        path: str | os.PathLike[str] | None = None,
+    ) -> None:
+        for name, value in (("every", every), ("keep", keep)):
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} must be a positive whole number, but {value!r} came")
+        if dual is not None and not isinstance(dual, torch.optim.Optimizer):
+            raise TypeError(f"dual must be a torch optimizer, or None for all, but {dual!r} came")
+        if not hasattr(lagrangian, "listen"):
+            raise TypeError(f"lagrangian must be a nupi.Lagrangian, but {lagrangian!r} came")
+        self._log = None if log is None else as_log(log)
+        self._dual, self._every, self._path = dual, every, path
+        self._lagrangian = lagrangian
+        self._begin(Record(Columns.of(lagrangian.constraints), keep, what_runs(lagrangian, dual)))
+        self._count = 0
+        self._started = False
+        self._leads = True
+        self._warned: set[str] = set()
+        self._handle = lagrangian.listen(self)
+        atexit.register(_close, weakref.ref(self))
+
+    def _begin(self, record: Record) -> None:
+        self._record = record
+        self._sampler = Sampler(record.columns)
+        self._gains = GainReader(dict(self._lagrangian.named_parameters()))
+        self._arrivals: deque[tuple[list[int], list[Change], Arrival]] = deque()
+        self._writer: Writer | None = None
+        self._row: list[float] | None = None  # the last one that was logged
+        self._due, self._check = 0.0, _FIRST_CHECK
+
+    def __call__(self, step: Ascent) -> None:
+        """Take in a step. The Lagrangian calls this after every `ascend` that moved something."""
+        try:
+            self._take(step)
+        except ConstraintWarning:
+            raise  # the user has asked for warnings to be errors
+        except Exception as error:  # noqa: BLE001 - a monitor never ends a training
+            self._handle.remove()
+            self._writer = None
+            _warn(f"nupi.Monitor has stopped recording: {type(error).__name__}: {error}")
+
+    @property
+    def record(self) -> Record:
+        """All that has been recorded, up to the last step; waits for a device that is behind."""
+        self.flush()
+        return self._record
+
+    def latest(self) -> dict[str, float]:
+        """The last numbers by name, as they are logged: `nupi/<constraint>/violation` and so on."""
+        columns = self.record.recent()[1]
+        found: dict[str, float] = {}
+        # Constraints that the last step did not see were seen by one before it.
+        rows = columns[-64:].tolist()
+        for number, row in enumerate(rows):
+            found |= numbers(self._record, row, rows[number - 1] if number else None)
+        return found
+
+    def diagnose(self) -> list[Finding]:
+        """What is wrong, the worst first; nothing if the run is well."""
+        return diagnose(self.record)
+
+    def explain(self, names: Sequence[str] = ()) -> str:
+        """What the record shows of these constraints, in a sentence or two; empty if nothing is wrong."""
+        found = [f for f in self.diagnose() if f.severity == "severe"]
+        group_of = self._record.columns.group_of
+        mine = [f for f in found if not names or group_of(f.constraint) in names]
+        return " ".join(str(finding) for finding in (mine or found)[:2])
+
+    def frame(self) -> pd.DataFrame:
+        """The steps that are kept in full, as a data frame: a row a step, a column a number. Needs pandas."""
+        return frame(self.record)
+
+    def report(self, path: str | os.PathLike[str]) -> None:
+        """Write the run to one HTML file that needs nothing else: a verdict, plots, findings, a table."""
+        write_report(self.record, path)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The record, for a checkpoint: a run that is resumed with it has one record."""
+        return {"count": self._count, "record": self.record.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on with the record of a checkpoint, which must be of the same constraints."""
+        record = Record.from_state(state_dict["record"])
+        if record.columns.described() != self._record.columns.described():
+            raise ValueError(
+                f"this record is of the constraints {', '.join(map(repr, record.columns.groups))}, or of other sizes; "
+                f"here they are {', '.join(map(repr, self._record.columns.groups))}"
+            )
+        self._close_writer()
+        self._begin(record)
+        self._count = int(state_dict["count"])
+
+    def flush(self) -> None:
+        """Have everything recorded that was seen; waits for a device that is behind."""
+        if self._sampler.waiting:
+            self._block(None)
+        self._receive(wait=True)
+
+    def close(self) -> None:
+        """Record what was seen, and stop listening."""
+        self._handle.remove()
+        self.flush()
+        self._close_writer()
+
+    def __enter__(self) -> Monitor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _take(self, step: Ascent) -> None:
+        if self._dual is not None and step.dual is not self._dual:
+            return
+        self._count += 1
+        if self._every > 1 and (self._count - 1) % self._every:
+            return
+        if not self._started:
+            self._start()
+        self._gains.look(self._count, step.dual)
+        full = self._sampler.take(self._count, step.moves)
+        if full or self._log is not None or (self._path is not None and time.monotonic() > self._due):
+            self._block(step.dual)
+            self._receive(wait=False)
+
+    def _start(self) -> None:
+        self._started = True
+        group = self._lagrangian.group
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            self._leads = torch.distributed.get_rank(group) == 0
+        if not self._leads:
+            self._log = self._path = None
+
+    def _block(self, dual: torch.optim.Optimizer | None) -> None:
+        """Send what waits on its way to the record."""
+        if dual is not None:
+            self._gains.ask(self._count, dual)
+        steps, rows = self._sampler.rows()
+        changes = self._gains.taken()
+        held = [
+            v.detach().double().mean() for change in changes for v in change.gains.values() if _is_tensor(v)
+        ]
+        self._arrivals.append((steps, changes, Arrival([rows, *held])))
+        self._due = time.monotonic() + _SECONDS
+
+    def _receive(self, *, wait: bool) -> None:
+        """Take in what has arrived."""
+        while self._arrivals and (wait or self._arrivals[0][2].ready()):
+            steps, changes, arrival = self._arrivals.popleft()
+            block, *held = arrival.result()
+            rows = torch.cat([torch.tensor(steps, dtype=torch.float64)[:, None], block.double()], dim=1)
+            if any(a > b for a, b in pairwise(steps)):
+                rows = rows[rows[:, 0].argsort()]
+            changed = self._change_gains(changes, [float(value) for value in held])
+            self._to_disk(lambda _: None)  # a new file begins with what was recorded before
+            self._record.add(rows)
+            self._to_disk(partial(Writer.add, rows=rows, gains=changed))
+            if self._log is not None:
+                self._hand_over(rows.tolist())
+            if self._leads and len(self._record) >= self._check:
+                self._check = int(_NEXT_CHECK * len(self._record))
+                self._warn_of_severe()
+
+    def _change_gains(
+        self, changes: Sequence[Change], held: list[float]
+    ) -> list[tuple[int, int, dict[str, float]]]:
+        """Note changes of gains; returns for each the number of its history, the step and the gains."""
+        noted = []
+        numbered = {(tuple(h.names), h.kind): i for i, h in enumerate(self._record.gains)}
+        for change in changes:
+            number = numbered.get((change.names, change.kind))
+            if number is None:
+                number = numbered[change.names, change.kind] = len(self._record.gains)
+                self._record.gains.append(GainHistory(list(change.names), change.kind, []))
+            gains = {k: held.pop(0) if _is_tensor(v) else float(v) for k, v in change.gains.items()}
+            self._record.gains[number].add(change.step, gains)
+            noted.append((number, change.step, gains))
+        return noted
+
+    def _to_disk(self, write: Callable[[Writer], None]) -> None:
+        """Write, if there is a folder to write to; where that fails, say so once and do it no more."""
+        if self._path is None:
+            return
+        try:
+            if self._writer is None:
+                self._writer = Writer(self._path, self._record)
+            write(self._writer)
+        except OSError as error:
+            self._close_writer()
+            path, self._path = self._path, None
+            _warn(f"nupi.Monitor cannot write to {path} any more ({error}); the record goes on in memory")
+
+    def _hand_over(self, rows: list[list[float]]) -> None:
+        assert self._log is not None
+        for row in rows:
+            step, columns = int(row[0]), row[1:]
+            try:
+                self._log(numbers(self._record, columns, self._row), step)
+            except Exception as error:  # noqa: BLE001 - what logs is not ours, and must not end a training
+                self._log = None
+                _warn(f"nupi.Monitor logs no more: {type(error).__name__}: {error}")
+                return
+            self._row = columns
+
+    def _warn_of_severe(self) -> None:
+        new = [f for f in diagnose(self._record) if f.severity == "severe" and f.kind not in self._warned]
+        if new:
+            self._warned |= {finding.kind for finding in new}
+            others = {finding.constraint for finding in new} - {new[0].constraint}
+            more = f" ({len(others)} more: see Monitor.diagnose())" if others else ""
+            _warn(f"{new[0]}{more}", ConstraintWarning)
+
+    def _close_writer(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+
+def _warn(message: str, kind: type[Warning] = RuntimeWarning) -> None:
+    """Warn as if from the line of the user's loop, however deep in here we are."""
+    frame, level = sys._getframe(), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "nupi":
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, kind, stacklevel=level)
+
+
+def _is_tensor(value: object) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def _close(reference: weakref.ref[Monitor]) -> None:
+    """At the end of the program: what was seen is recorded."""
+    monitor = reference()
+    if monitor is not None and not monitor._arrivals and monitor._path is not None:
+        monitor.close()

@@ -1,0 +1,204 @@
+"""One rule a kind: what a constraint's run must show to be called so, and what to say then."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nupi.monitor import advice, shape
+from nupi.monitor.finding import Finding, Kind, Severity
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Case:
+    """One constraint's run, and its gains as far as they are known (nan where not)."""
+
+    place: str
+    steps: torch.Tensor
+    e: torch.Tensor
+    theta: torch.Tensor
+    inequality: bool
+    alone: bool  # whether it is a group of its own
+    upper: float | None
+    ki: float
+    kp: float
+    nu: float
+
+    @property
+    def size(self) -> float:
+        """What a large violation is here: the size of the first ones."""
+        first = max(1, min(len(self.e) // 20, 20))
+        return float(self.e[:first].abs().max())
+
+    def found(self, kind: Kind, severity: Severity, evidence: str, do: str, first: int = 0) -> Finding:
+        """A finding about this constraint, from the given row on."""
+        span = (int(self.steps[first]), int(self.steps[-1]))
+        return Finding(self.place, kind, severity, evidence, do, span)
+
+
+SHORTEST = 8  # steps that say anything
+_GROWTH = 3.0
+_BLOW_UP = 1e3
+_PAST = 0.22
+_SHAKE = 0.3
+
+
+def judge_case(case: Case) -> list[Finding]:
+    """Everything that is wrong with one constraint. What explains more comes first, and ends the search."""
+    if len(case.e) < 4:
+        return []
+    for rule in (diverging, inactive, oscillating, capped, stuck, noisy, overshoot):
+        finding = rule(case)
+        if finding is not None:
+            return [finding]
+    return []
+
+
+def diverging(case: Case) -> Finding | None:
+    """The violation grows by a factor again and again, past all that it was."""
+    e = case.e
+    last = float(e[-max(1, len(e) // 20) :].abs().max())
+    early = float(e[: max(1, len(e) // 4)].abs().max())
+    # That an inequality is met by more and more is no divergence, unless it is by orders of magnitude.
+    grown = shape.growth(e.where((case.theta != 0) | (e > 0), 0.0) if case.inequality else e)
+    blown = last > _BLOW_UP * early > 0 and last == float(e.abs().max())
+    if (grown < _GROWTH or len(e) < 2 * SHORTEST) and not blown:
+        return None
+    swing = shape.swing(e, case.size)
+    how = f"the size of the violation has grown from {advice.short(early)} to {advice.short(last)}"
+    if swing is not None:
+        how += f", crossing zero every {advice.short(swing.period / 2)} steps"
+    return case.found("diverging", "severe", how, advice.against_divergence(case, swing))
+
+
+def inactive(case: Case) -> Finding | None:
+    """An inequality that was never violated and never had a multiplier."""
+    if not case.inequality or bool((case.theta != 0).any()) or bool((case.e > 0).any()):
+        return None
+    most = float(case.e.max())
+    how = f"the multiplier has been 0 throughout, and the violation never above {advice.short(most)}"
+    return case.found(
+        "inactive", "note", how, "Nothing needs to be done; tighten the bound if it should matter"
+    )
+
+
+def oscillating(case: Case) -> Finding | None:
+    """The violation swings about zero, regularly."""
+    if len(case.e) < 16:
+        return None
+    swing = shape.swing(case.e, case.size)
+    if swing is None:
+        return None
+    part = case.e[-max(1, len(case.e) // 4) :]
+    left = float(part.abs().max())
+    change = swing.growth - 1.0
+    trend = (
+        "keeps its size"
+        if abs(change) < 0.005
+        else f"{'grows' if change > 0 else 'falls'} by {abs(change):.0%} a cycle"
+    )
+    how = (
+        f"the violation crosses zero every {advice.short(swing.period / 2)} steps and the swing {trend} "
+        f"(period {advice.short(swing.period)}, damping ratio {swing.damping:.2f}), {advice.short(left)} at the end"
+    )
+    severity: Severity = "severe" if left > 0.2 * case.size else "moderate"
+    return case.found("oscillating", severity, how, advice.against_swing(case, swing), swing.first)
+
+
+def capped(case: Case) -> Finding | None:
+    """The multiplier is at its upper bound, and the constraint is still violated."""
+    if case.upper is None:
+        return None
+    late = slice(len(case.e) // 2, None)
+    share = float((case.theta[late] >= case.upper * (1 - 1e-6)).double().mean())
+    violation = float(case.e[late].mean())
+    if share < 0.2 or violation <= 0:
+        return None
+    how = (
+        f"the multiplier is at its bound of {advice.short(case.upper)} in {share:.0%} of the later steps, with a "
+        f"violation of {advice.short(violation)}"
+    )
+    return case.found(
+        "capped",
+        "moderate",
+        how,
+        f"Raise upper, to {advice.short(10 * case.upper)} say, or loosen the target",
+    )
+
+
+def stuck(case: Case) -> Finding | None:
+    """Infeasible or slow: the multiplier grows and grows, and the violation stays."""
+    if len(case.e) < 2 * SHORTEST:
+        return None
+    answer = shape.answer(case.e, case.theta)
+    if answer is None or answer.violation < 1e-3 * case.size:
+        return None
+    floor = 0.005 * answer.violation / answer.multiplier  # an answer that would not matter
+    silent = answer.best <= max(4.0 * answer.error, floor) and answer.whole <= max(answer.error, floor)
+    # A violation that can be met answers alike all the way; one that cannot, less and less.
+    saturates = (
+        answer.last < 0.4 * answer.best
+        and answer.best - answer.last > 4.0 * answer.error
+        and answer.last * answer.multiplier < 1.1 * answer.violation
+    )
+    hardly_pushed = silent and answer.multiplier < _HARDLY
+    fell = answer.last * answer.multiplier / 4.0
+    numbers = (
+        f"the violation is still {advice.short(answer.violation)} and the multiplier has grown to "
+        f"{advice.short(answer.multiplier)}; its last quarter took {advice.short(fell)} off the violation"
+    )
+    if (silent or saturates) and not hardly_pushed:
+        if saturates:
+            numbers += f", an equal part before that as much as {advice.short(answer.best * answer.multiplier / 4.0)}"
+        return case.found("infeasible", "severe", numbers, advice.against_infeasibility(answer))
+    if answer.violation < 0.05 * case.size:
+        return None
+    return case.found("slow", "moderate", numbers, advice.against_slowness(case, answer))
+
+
+_HARDLY = 0.05  # a multiplier that is smaller has hardly pushed, where the loss is of the order of 1
+
+
+def noisy(case: Case) -> Finding | None:
+    """Noise of the violation shakes the multiplier by more than a fraction of where it is."""
+    if len(case.e) < 32:
+        return None
+    seen = shape.jitter(case.e, case.theta)
+    if abs(seen.whiteness) > 0.5 or seen.active < 0.05 or seen.shake < _SHAKE * seen.level:
+        return None
+    if not case.kp > 0.0 and not math.isnan(case.kp):
+        return None
+    share = (
+        f", which is 0 in {1 - seen.active:.0%} of the steps"
+        if case.inequality and seen.active < 0.95
+        else ""
+    )
+    how = (
+        f"noise of {advice.short(seen.noise)} in the violation moves the multiplier by {advice.short(seen.shake)} "
+        f"a step, about a mean of {advice.short(seen.level)}{share}"
+    )
+    return case.found("noisy", "moderate", how, advice.against_noise(case, seen), len(case.e) // 2)
+
+
+def overshoot(case: Case) -> Finding | None:
+    """The violation goes far past zero before it comes back, or stays there while its multiplier unwinds."""
+    past, where = shape.past_zero(case.e)
+    size = case.size
+    if size == 0.0 or past < _PAST * size or past < 6.0 * shape.white_noise(case.e):
+        return None
+    theta = case.theta.abs()
+    peak, end = float(theta.max()), float(theta[-max(1, len(theta) // 20) :].mean())
+    if case.inequality:
+        if float(case.e[0]) <= 0.0 or float(theta[where]) < 0.2 * peak:
+            return None
+        if end == 0.0 and not case.alone:
+            return None  # one of many that others keep satisfied
+    how = (
+        f"the violation began at {advice.short(float(case.e[0]))} and went past zero by {advice.short(past)} "
+        f"({past / size:.0%}); the multiplier peaked at {advice.short(peak)} and is {advice.short(end)} now"
+    )
+    return case.found("overshoot", "moderate", how, advice.against_overshoot(case, past / size, where), where)

@@ -1,0 +1,210 @@
+"""Take what every `ascend` shows, in one copy a step; turn many steps at once into rows of the record."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from nupi.monitor import statistics
+from nupi.monitor.worst import Worst
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Protocol
+
+    from nupi.monitor.columns import Columns, Group
+
+    class Move(Protocol):
+        """One group of multipliers that has moved, and the error that moved it."""
+
+        @property
+        def name(self) -> str: ...  # noqa: D102
+        @property
+        def multiplier(self) -> torch.Tensor: ...  # noqa: D102
+        @property
+        def error(self) -> torch.Tensor: ...  # noqa: D102
+        @property
+        def rows(self) -> torch.Tensor | None: ...  # noqa: D102
+
+
+BLOCK = 64  # steps that are taken in before they are worked on together
+_VALUES = 2**18  # or fewer, so that no more than so many numbers wait
+
+
+class Part(NamedTuple):
+    """A group of which one step saw some rows."""
+
+    name: str
+    rows: torch.Tensor
+    errors: torch.Tensor
+    multipliers: torch.Tensor
+
+
+class Sample(NamedTuple):
+    """One step as it was seen."""
+
+    step: int
+    names: tuple[str, ...]  # the groups that were seen whole,
+    values: torch.Tensor | None  # and all their errors, followed by all their multipliers
+    parts: tuple[Part, ...]
+
+
+class Plan(NamedTuple):
+    """How the values of samples with the same names go to columns."""
+
+    size: int  # of all errors
+    source: torch.Tensor  # where the errors of the groups stand that are recorded constraint by constraint
+    violations: torch.Tensor  # and the columns they go to
+    multipliers: torch.Tensor
+    larger: tuple[tuple[Group, slice], ...]  # the groups that have statistics, and where they stand
+
+
+class Sampler:
+    """Samples that wait to become rows."""
+
+    def __init__(self, columns: Columns) -> None:
+        self.columns = columns
+        self.waiting: list[Sample] = []
+        self._worst: dict[str, Worst] = {}
+        self._last: dict[str, torch.Tensor] = {}  # the multipliers of larger groups after the last block
+        self._plans: dict[tuple[tuple[str, ...], torch.device], Plan] = {}
+        self._room = _VALUES
+
+    def take(self, step: int, moves: Sequence[Move]) -> bool:
+        """Copy what a step shows; says whether enough waits to make rows of it."""
+        names: tuple[str, ...]
+        parts: tuple[Part, ...] = ()
+        if len(moves) == 1 and moves[0].rows is None and moves[0].error.dim() == 1:
+            (move,) = moves
+            names, tensors = (move.name,), (move.error, move.multiplier)
+            values = torch.cat(tensors)
+        else:
+            names, found, parts = _sorted_out(moves)
+            values = torch.cat(found) if found else None
+        self.waiting.append(Sample(step, names, values, parts))
+        if values is not None:
+            self._room -= len(values)
+        return len(self.waiting) >= BLOCK or self._room < 0 or len(parts) * len(self.waiting) > 2 * BLOCK
+
+    def rows(self) -> tuple[list[int], torch.Tensor]:
+        """The rows of all that waits, on the device it is on, and their steps (in no particular order)."""
+        samples, self.waiting, self._room = self.waiting, [], _VALUES
+        by_names: dict[tuple[str, ...], list[Sample]] = {}
+        for sample in samples:
+            by_names.setdefault(sample.names, []).append(sample)
+        ordered = [sample for same in by_names.values() for sample in same]
+        device = _device(ordered[0])
+        # Apple's devices have no float64.
+        dtype = torch.float32 if device.type == "mps" else torch.float64
+        out = torch.full((len(ordered), self.columns.count), torch.nan, dtype=dtype, device=device)
+        start = 0
+        for names, same in by_names.items():
+            if names:
+                values = torch.stack([sample.values for sample in same if sample.values is not None])
+                self._fill(out[start : start + len(same)], names, values.to(dtype))
+            start += len(same)
+        self._fill_parts(out, ordered)
+        return [sample.step for sample in ordered], out
+
+    def _fill(self, out: torch.Tensor, names: tuple[str, ...], values: torch.Tensor) -> None:
+        plan = self._plan(names, values.device)
+        errors, multipliers = values[:, : plan.size], values[:, plan.size :]
+        if len(plan.source):
+            out.index_copy_(1, plan.violations, errors.index_select(1, plan.source))
+            out.index_copy_(1, plan.multipliers, multipliers.index_select(1, plan.source))
+        for group, place in plan.larger:
+            e, theta = errors[:, place], multipliers[:, place]
+            assert group.statistics is not None
+            rows = statistics.of_whole(e, theta, self._last.get(group.name))
+            self._last[group.name] = theta[-1].clone()
+            out[:, group.statistics : group.statistics + rows.shape[1]] = rows
+            if group.indices is not None:
+                seen = self._worst_of(group, out.device).see_whole(e, theta)
+                out[:, group.violations : group.violations + seen.shape[1]] = seen
+
+    def _fill_parts(self, out: torch.Tensor, samples: Sequence[Sample]) -> None:
+        by_name: dict[str, list[tuple[int, Part]]] = {}
+        for row, sample in enumerate(samples):
+            for part in sample.parts:
+                by_name.setdefault(part.name, []).append((row, part))
+        for name, parts in by_name.items():
+            group = self.columns.groups[name]
+            width = max(1, parts[0][1].errors[:1].numel())  # constraints in a row of the group
+            errors = torch.cat([part.errors.reshape(-1) for _, part in parts]).to(out)
+            theta = torch.cat([part.multipliers.reshape(-1) for _, part in parts]).to(out)
+            step = torch.cat(
+                [torch.full((part.errors.numel(),), row, device=out.device) for row, part in parts]
+            )
+            inside = torch.arange(width, device=out.device)
+            element = torch.cat([(part.rows[:, None] * width + inside).reshape(-1) for _, part in parts])
+            if group.statistics is not None:
+                rows = statistics.of_parts(errors, theta, step, len(out))
+                place = out[:, group.statistics : group.statistics + rows.shape[1]]
+                place.copy_(torch.where(rows[:, :1].isnan(), place, rows))
+            if group.indices is not None:
+                seen = self._worst_of(group, out.device).see_parts(errors, theta, element, step, len(out))
+                place = out[:, group.violations : group.violations + seen.shape[1]]
+                place.copy_(torch.where(place.isnan(), seen, place))
+            else:
+                for first, values in ((group.violations, errors), (group.multipliers, theta)):
+                    out.index_put_((step, first + element), values)
+
+    def _worst_of(self, group: Group, device: torch.device) -> Worst:
+        worst = self._worst.get(group.name)
+        if worst is None or worst.indices.device != device:
+            worst = self._worst[group.name] = Worst(device)
+        return worst
+
+    def _plan(self, names: tuple[str, ...], device: torch.device) -> Plan:
+        plan = self._plans.get((names, device))
+        if plan is not None:
+            return plan
+        source, violations, multipliers, larger = [], [], [], []
+        start = 0
+        for name in names:
+            group = self.columns.groups[name]
+            stop = start + group.size
+            if group.indices is None:
+                source.append(torch.arange(start, stop, device=device))
+                first, second = group.violations, group.multipliers
+                violations.append(torch.arange(first, first + group.size, device=device))
+                multipliers.append(torch.arange(second, second + group.size, device=device))
+            if group.statistics is not None:
+                larger.append((group, slice(start, stop)))
+            start = stop
+        none = [torch.arange(0, device=device)]
+        plan = Plan(
+            start,
+            torch.cat(source or none),
+            torch.cat(violations or none),
+            torch.cat(multipliers or none),
+            tuple(larger),
+        )
+        if len(self._plans) >= BLOCK:  # a loop that gives other groups every time must not fill the memory
+            self._plans.clear()
+        self._plans[names, device] = plan
+        return plan
+
+
+def _sorted_out(
+    moves: Sequence[Move],
+) -> tuple[tuple[str, ...], list[torch.Tensor], tuple[Part, ...]]:
+    """Groups that were seen whole, with their tensors to be joined, and those that were seen in part."""
+    whole = [move for move in moves if move.rows is None]
+    names = tuple([move.name for move in whole])
+    tensors = [move.error.reshape(-1) for move in whole]
+    tensors += [move.multiplier.detach().reshape(-1) for move in whole]
+    parts = tuple(
+        Part(move.name, move.rows, move.error.clone(), move.multiplier.detach().index_select(0, move.rows))
+        for move in moves
+        if move.rows is not None
+    )
+    if len(whole) > 1 and len({tensor.device for tensor in tensors}) > 1:
+        home = tensors[0].device
+        tensors = [tensor.to(home, non_blocking=True) for tensor in tensors]
+    return names, tensors, parts
+
+
+def _device(sample: Sample) -> torch.device:
+    return sample.values.device if sample.values is not None else sample.parts[0].errors.device

@@ -1,0 +1,80 @@
+"""Which constraints of a large group to follow one by one: those that have been the worst, found on the device."""
+
+from __future__ import annotations
+
+import torch
+
+from nupi.monitor.columns import WATCHED
+
+_STICKY = 2.0  # a constraint that is followed already stays unless another is so much worse
+_FORGET = 0.9  # and is forgotten by this factor while it is not seen
+
+
+class Worst:
+    """The indices of the worst constraints of one group, renewed once a block of steps.
+
+    A constraint is bad by its violation; by the size of it, of either sign, while its multiplier is not 0.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.indices = torch.full((WATCHED,), -1, dtype=torch.int64, device=device)
+        self.scores = torch.full((WATCHED,), -torch.inf, dtype=torch.float32, device=device)
+
+    def see_whole(self, errors: torch.Tensor, multipliers: torch.Tensor) -> torch.Tensor:
+        """The columns of these steps, after choosing whom to follow: violations, multipliers, indices."""
+        scores = _badness(errors, multipliers).amax(0).float()
+        known = self.indices >= 0
+        held = scores.index_select(0, self.indices.clamp(min=0))
+        self.scores = torch.where(known, held, -torch.inf)
+        self._renew(torch.arange(len(scores), device=scores.device), scores)
+        at = self.indices
+        return torch.cat(
+            [
+                errors.index_select(1, at),
+                multipliers.index_select(1, at),
+                at.to(errors.dtype).expand(len(errors), -1),
+            ],
+            dim=1,
+        )
+
+    def see_parts(
+        self,
+        errors: torch.Tensor,
+        multipliers: torch.Tensor,
+        element: torch.Tensor,
+        step: torch.Tensor,
+        steps: int,
+    ) -> torch.Tensor:
+        """The same of steps that saw some constraints each; nan where one that is followed was not seen."""
+        scores = _badness(errors, multipliers).float()
+        match = element[None, :] == self.indices[:, None]
+        now = torch.where(match, scores, -torch.inf).amax(1)
+        self.scores = torch.maximum(torch.where(self.scores > 0, self.scores * _FORGET, self.scores), now)
+        self._renew(element, scores)
+        match = element[None, :] == self.indices[:, None]
+        row = torch.where(match, step, steps)  # what does not match goes to a row that is dropped
+
+        def seen(values: torch.Tensor) -> torch.Tensor:
+            out = values.new_full((WATCHED, steps + 1), torch.nan)
+            return out.scatter_(1, row, values.expand(WATCHED, -1))[:, :steps].T
+
+        which = self.indices.to(errors.dtype).expand(steps, -1)
+        return torch.cat([seen(errors), seen(multipliers), which], dim=1)
+
+    def _renew(self, element: torch.Tensor, scores: torch.Tensor) -> None:
+        """Take in the worst of these unless they are followed already, in place of the least bad."""
+        fresh = torch.where(torch.isin(element, self.indices), -torch.inf, scores)
+        # A constraint that was seen in several steps of the block must not be taken in several times.
+        score, order = fresh.topk(min(len(fresh), 8 * WATCHED))
+        found = element.index_select(0, order)
+        again = (found[:, None] == found[None, :]).tril(-1).any(1)
+        score = torch.where(again, -torch.inf, score)
+        known = torch.where(self.indices >= 0, self.scores.abs() * (_STICKY - 1) + self.scores, -torch.inf)
+        best, kept = torch.cat([known, score]).topk(WATCHED)
+        indices = torch.cat([self.indices, found]).index_select(0, kept)
+        self.indices = torch.where(best > -torch.inf, indices, -1)
+        self.scores = torch.cat([self.scores, score]).index_select(0, kept)
+
+
+def _badness(errors: torch.Tensor, multipliers: torch.Tensor) -> torch.Tensor:
+    return torch.where(multipliers != 0, errors.abs(), errors)

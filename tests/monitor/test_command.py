@@ -1,0 +1,64 @@
+"""`nupi watch` and `nupi report`, as a user runs them."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import nupi
+from nupi.monitor.command import app
+
+
+@pytest.fixture
+def folder(tmp_path):
+    lagrangian = nupi.Lagrangian({"a[b]": nupi.Equality(), "many": nupi.Inequality(50)})
+    dual = nupi.NuPI(lagrangian.parameters(), ki=0.1)
+    with nupi.Monitor(lagrangian, path=tmp_path):
+        for step in range(100):
+            e = torch.tensor(2.0) * 0.9**step
+            lagrangian.ascend(dual, {"a[b]": e, "many": torch.full((50,), -1.0)})
+    return tmp_path
+
+
+def test_watch_shows_every_group_and_the_findings(folder):
+    shown = CliRunner(env={"COLUMNS": "140", "LINES": "40"}).invoke(app, ["watch", str(folder), "--once"])
+    assert shown.exit_code == 0, shown.output
+    assert "a[b]" in shown.output  # and rich has not taken it for markup
+    assert "many (50)" in shown.output
+    assert "█" in shown.output
+    assert "'many' is inactive" in shown.output
+
+
+def test_watch_goes_on_while_a_run_writes(folder):
+    """A real terminal session that is ended by Ctrl-C."""
+    import signal
+    import time
+
+    command = [sys.executable, "-m", "nupi", "watch", str(folder), "--every", "0.1"]
+    with (folder / "seen").open("w") as file:  # its output goes here, so that it can be read while it runs
+        watching = subprocess.Popen(command, stdout=file, stderr=subprocess.PIPE, text=True)
+        end = time.monotonic() + 60
+        while "many (50)" not in (folder / "seen").read_text() and time.monotonic() < end:
+            assert watching.poll() is None, watching.stderr.read()
+            time.sleep(0.1)
+        watching.send_signal(signal.SIGINT)
+    _, error = watching.communicate(timeout=60)
+    assert watching.returncode == 0, error
+    assert "many (50)" in (folder / "seen").read_text()
+
+
+def test_report_writes_one_file(folder):
+    done = CliRunner().invoke(app, ["report", str(folder)])
+    assert done.exit_code == 0, done.output
+    page = (folder / "report.html").read_text()
+    assert page.startswith("<!DOCTYPE html>")
+    assert "100 steps" in done.output
+
+
+@pytest.mark.parametrize("command", ["watch", "report"])
+def test_a_folder_without_a_record_is_a_clear_error(command, tmp_path):
+    failed = CliRunner().invoke(app, [command, str(tmp_path)])
+    assert failed.exit_code == 2
+    assert "no record here" in failed.output

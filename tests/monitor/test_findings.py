@@ -1,0 +1,186 @@
+"""Findings: the runs whose truth is known, warnings while a run goes on, and advice that works when followed."""
+
+import re
+import warnings
+
+import pytest
+import torch
+from benchmarks.findings.runs import Primal, Run, label, make, train
+from benchmarks.findings.score import found_in
+
+import nupi
+from nupi.monitor import judge
+from nupi.monitor.advice import critical_gains
+
+QUICK = [
+    "qp-healthy",
+    "qp-diverging",
+    "qp-oscillating",
+    "ineq-oscillating",
+    "noise-healthy",
+    "noise-noisy",
+    "rectified",
+    "inactive",
+    "slow",
+    "contradiction",
+    "out-of-reach",
+    "explosion",
+    "adam-oscillating",
+]
+
+
+@pytest.mark.parametrize("family", QUICK)
+def test_a_run_is_called_what_it_is(family):
+    """The first seed of the held-out half; the whole of it is scored by `python -m benchmarks.findings`."""
+    run = make(family, 1000)
+    assert found_in(run) - run.also == run.truth
+
+
+@pytest.mark.parametrize(("momentum", "adam"), [(0.0, False), (0.9, False), (0.0, True)])
+def test_the_plain_loop_of_the_generator_is_the_library(momentum, adam):
+    h, a, b = torch.diag(torch.tensor([1.0, 2.0]).double()), torch.tensor([[1.0, -0.5]]).double(), -1.0
+    run = Run("x", 0, **label(), inequality=True, ki=0.3, kp=0.7, nu=0.5)
+    primal = Primal(0.05, momentum, adam=adam)
+    run = train(
+        run, [0.0, 0.0], lambda x: h.numpy() @ x, lambda x: (a.numpy() @ x - b, a.numpy()), primal, 60
+    )
+    x = torch.zeros(2, dtype=torch.float64, requires_grad=True)
+    lagrangian = nupi.Lagrangian({"c": nupi.Inequality(init=torch.zeros(1).double())})
+    dual = nupi.NuPI(lagrangian.parameters(), ki=0.3, kp=0.7, nu=0.5, init="ema", form="velocity")
+    kind = torch.optim.Adam([x], lr=0.05) if adam else torch.optim.SGD([x], lr=0.05, momentum=momentum)
+    for step in range(60):
+        c = {"c": a @ x - b}
+        torch.testing.assert_close(c["c"].detach(), run.violation[step], rtol=1e-9, atol=1e-12)
+        lagrangian.ascend(dual, c)
+        torch.testing.assert_close(lagrangian.multipliers["c"], run.multiplier[step], rtol=1e-9, atol=1e-12)
+        kind.zero_grad()
+        lagrangian(0.5 * x @ h @ x, c).backward()
+        kind.step()
+
+
+def scalar_run(ki, kp, steps=1500, monitored=True, **options):
+    """min x^2 / 20 subject to x = 1 or x >= 1, by gradient descent: an oscillator with b = lr and little damping."""
+    x = torch.zeros(1, dtype=torch.float64, requires_grad=True)
+    kind = options.pop("kind", nupi.Equality)
+    lagrangian = nupi.Lagrangian({"level": kind(init=torch.zeros(1).double())})
+    dual = nupi.NuPI(lagrangian.parameters(), ki=ki, kp=kp, init="ema", form="velocity")
+    primal = torch.optim.SGD([x], lr=0.05)
+    monitor = nupi.Monitor(lagrangian, **options) if monitored else None
+    for _ in range(steps):
+        violation = {"level": 1 - x}
+        lagrangian.ascend(dual, violation)
+        primal.zero_grad()
+        lagrangian(0.05 * x.square().sum(), violation).backward()
+        primal.step()
+    return monitor, 1.0 - x.item()
+
+
+def test_a_swing_is_measured_as_the_spectrum_has_it_and_its_advice_ends_it():
+    ki = 0.2
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", nupi.ConstraintWarning)
+        monitor, left = scalar_run(ki, 0.0, 400)
+    (finding,) = monitor.diagnose()
+    assert finding.kind == "oscillating"
+    value = torch.linalg.eigvals(nupi.theory.iteration_matrix(0.1, -1.0, lr=0.05, ki=ki))
+    (mode,) = [v for v in value if v.imag > 1e-6]
+    period = 2 * torch.pi / mode.angle().item()
+    said = re.search(r"every ([\d.]+) steps.*damping ratio ([\d.-]+)\)", finding.evidence)
+    assert float(said[1]) == pytest.approx(period / 2, rel=0.05)
+    assert float(said[2]) == pytest.approx((-mode.log().real / mode.log().abs()).item(), abs=0.01)
+    kp = float(re.search(r"raise it to about ([\d.e+-]+)", finding.advice)[1])
+    better, left_then = scalar_run(ki, kp, 400)
+    assert better.diagnose() == []
+    assert abs(left_then) < 1e-3 < abs(left)
+
+
+def test_the_gains_of_the_advice_are_critical_by_the_theory():
+    b, h, ki = 0.3, 0.05, 0.02
+    frequency, damping = (b * ki) ** 0.5, h / (2 * (b * ki) ** 0.5)
+    same_ki, kp = critical_gains(ki, 0.0, frequency, damping)
+    assert same_ki == ki
+    assert nupi.theory.spectrum.damping_ratio(h, b**0.5, ki, kp) == pytest.approx(1.0)
+
+
+def test_what_is_severe_is_warned_of_once_in_one_line():
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        scalar_run(0.2, 0.0, 3000)
+    assert [w.category for w in seen] == [nupi.ConstraintWarning]
+    message = str(seen[0].message)
+    assert message.startswith("'level' oscillates: the violation crosses zero every")
+    assert "\n" not in message
+    assert seen[0].filename == __file__
+
+
+def test_a_warning_that_is_an_error_ends_the_run():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", nupi.ConstraintWarning)
+        with pytest.raises(nupi.ConstraintWarning, match="oscillates"):
+            scalar_run(0.2, 0.0)
+
+
+def test_a_healthy_run_is_quiet():
+    monitor, left = scalar_run(0.02, 1.0)
+    assert monitor.diagnose() == []
+    assert abs(left) < 1e-3
+    assert monitor.explain() == ""
+
+
+def test_the_record_explains_a_run_that_went_wrong():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", nupi.ConstraintWarning)
+        monitor, _ = scalar_run(90.0, 0.0, 60)
+    assert "diverges" in monitor.explain(["level"])
+
+
+def test_capped():
+    t = torch.arange(400.0)
+    theta = (0.05 * t).clamp(max=5.0)
+    (finding,) = judge(torch.full((400,), 0.3), theta, inequality=True, upper=5.0)
+    assert finding.kind == "capped"
+    assert "bound of 5" in finding.evidence
+    assert "50" in finding.advice
+    assert judge(torch.full((400,), -0.3), torch.zeros(400), inequality=True, upper=5.0)[0].kind == "inactive"
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_units_do_not_matter(scale):
+    """The same run in other units of the violation, where multipliers shrink as it grows."""
+    for family in ("qp-oscillating", "qp-diverging", "noise-noisy", "qp-healthy"):
+        run = make(family, 1001)
+        run.violation, run.multiplier = run.violation * scale, run.multiplier / scale
+        run.ki, run.kp = run.ki / scale**2, run.kp / scale**2
+        assert found_in(run) - run.also == run.truth
+
+
+def test_one_finding_a_kind_for_a_group_and_inactive_only_as_a_whole():
+    t = torch.arange(600.0)
+    swing = torch.cos(t / 9)
+    e = torch.stack([swing, 2 * swing, -torch.ones(600)], 1)
+    theta = torch.stack([torch.sin(t / 9) + 1, torch.sin(t / 9) + 1, torch.zeros(600)], 1)
+    (finding,) = judge(e, theta, inequality=True, name="rates")
+    assert (finding.kind, finding.constraint) == ("oscillating", "rates[0]")
+    assert "1 more of 'rates'" in finding.evidence
+
+
+@pytest.mark.parametrize("steps", [12, 20, 40, 64, 100, 300])
+def test_noise_is_no_swing(steps):
+    """White noise about zero, 300 constraints: nothing severe but by a chance of less than one in a hundred."""
+    g = torch.Generator().manual_seed(steps)
+    alarms = 0
+    for _ in range(300):
+        e = torch.randn(steps, generator=g)
+        alarms += bool(judge(e, 0.01 * e.cumsum(0), inequality=False, ki=0.01, kp=0.0))
+    assert alarms <= 3
+
+
+@pytest.mark.parametrize("steps", range(9))
+def test_short_and_empty_runs_are_judged_without_an_error(steps):
+    judge(torch.randn(steps, 2), torch.randn(steps, 2), inequality=False)
+    judge(torch.zeros(steps), torch.zeros(steps), inequality=True)
+
+
+def test_shapes_are_checked():
+    with pytest.raises(ValueError, match="violation has shape"):
+        judge(torch.zeros(5), torch.zeros(4), inequality=True)
