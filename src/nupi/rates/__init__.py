@@ -1,276 +1,83 @@
-"""Group rates and the gaps between them: what fairness constraints are made of.
+"""Constraints on rates of decisions: soft for the model, hard for the multipliers.
 
-A rate is the mean prediction over the rows of a group that meet a condition:
+A rate is declared once, bounded, and measured on batches:
 
-    positive rate         rate_g = mean of p_i over i in g
-    true positive rate    rate_g = mean of p_i over i in g with y_i = 1
-    false positive rate   rate_g = mean of p_i over i in g with y_i = 0
+    from nupi import rates
 
-where p_i is sigmoid(logit_i), which can be differentiated and is what the primal player needs ("soft"), or
-1 where logit_i > 0 and else 0, which is what a user of the classifier sees ("hard").
-
-A gap compares rates, either each group's with the rate of everybody, or each pair of groups:
-
-    against="overall"   gap_g  = rate_g - rate      one constraint a group
-    against="groups"    gap_gh = rate_g - rate_h    one a pair g < h, in the order of torch.combinations
-
-A group that no row of a batch belongs to has no rate. Such constraints are left out of what a batch gives
-(`Indexed` holds those that were seen), so they pull neither the model nor a multiplier. Sums over groups are
-scatter-adds: the cost is the batch's, whatever the number of groups, and nothing loops over them.
-
-    parity = nupi.rates.StatisticalParity(groups=10)
-    lagrangian = nupi.Lagrangian({"parity": nupi.Equality(parity.size)})
+    fair = rates.false_positive_rate(groups=2).gap() <= 0.02
+    lagrangian = nupi.Lagrangian({"fair": fair.kind()})
     ...
-    lagrangian(loss, {"parity": parity(logits, labels, groups)})                      # a batch, soft
-    lagrangian.ascend(dual, {"parity": parity.measure(evaluate(model, loader))})      # all rows, exact
+    measured = fair(logits, labels, groups)
+    lagrangian.ascend(dual, {"fair": measured.hard})       # decisions move the multipliers
+    lagrangian(loss, {"fair": measured.soft}).backward()   # a surrogate with a gradient moves the model
+
+`docs/rates.md` is the guide. The criteria `StatisticalParity`, `EqualOpportunity` and `EqualizedOdds` are gaps as
+equalities, for whom that is enough.
 """
 
-from __future__ import annotations
+from nupi.rates.algebra import stack
+from nupi.rates.catalogue import (
+    accuracy,
+    cross_entropy,
+    error_rate,
+    f_score,
+    false_discovery_rate,
+    false_negative_proportion,
+    false_negative_rate,
+    false_omission_rate,
+    false_positive_proportion,
+    false_positive_rate,
+    negative_rate,
+    positive_rate,
+    precision,
+    precision_at_recall,
+    recall,
+    recall_at_precision,
+    roc_auc,
+    true_negative_proportion,
+    true_negative_rate,
+    true_positive_proportion,
+    true_positive_rate,
+)
+from nupi.rates.constraint import Constraint, Measured
+from nupi.rates.expressions import Expression
+from nupi.rates.gaps import EqualizedOdds, EqualOpportunity, StatisticalParity, Tally
+from nupi.rates.groups import Groups, crossed
+from nupi.rates.margins import limits
+from nupi.rates.window import Window
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias, get_args
-
-import torch
-
-from nupi.constraints import Indexed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-Against: TypeAlias = Literal["overall", "groups"]
-Condition: TypeAlias = Literal["all", "positive", "negative"]
-Batch: TypeAlias = "tuple[torch.Tensor, torch.Tensor, torch.Tensor]"
-"""Logits, labels in {0, 1}, and group numbers, of equal length."""
-
-
-def positive_rate(
-    logits: torch.Tensor, groups: torch.Tensor, num_groups: int, *, hard: bool = False
-) -> Indexed:
-    """The mean prediction of each group that is present.
-
-    >>> seen = positive_rate(torch.tensor([2.0, -2.0, 3.0]), torch.tensor([0, 0, 2]), 3, hard=True)
-    >>> seen.values, seen.indices
-    (tensor([0.5000, 1.0000]), tensor([0, 2]))
-    """
-    return Tally.of(logits, None, groups, num_groups, ("all",), hard=hard).rates()
-
-
-def true_positive_rate(
-    logits: torch.Tensor, labels: torch.Tensor, groups: torch.Tensor, num_groups: int, *, hard: bool = False
-) -> Indexed:
-    """The mean prediction over the rows with label 1 of each group that has such rows."""
-    return Tally.of(logits, labels, groups, num_groups, ("positive",), hard=hard).rates()
-
-
-def false_positive_rate(
-    logits: torch.Tensor, labels: torch.Tensor, groups: torch.Tensor, num_groups: int, *, hard: bool = False
-) -> Indexed:
-    """The mean prediction over the rows with label 0 of each group that has such rows."""
-    return Tally.of(logits, labels, groups, num_groups, ("negative",), hard=hard).rates()
-
-
-@dataclass(frozen=True)
-class Tally:
-    """What rates are computed from: per condition and group, the rows and the sum of their predictions.
-
-    Tallies of parts of the data add up to the tally of the whole, which is how an exact measure is taken in
-    chunks. Both tensors have the shape (conditions, groups).
-    """
-
-    rows: torch.Tensor
-    predictions: torch.Tensor
-
-    @classmethod
-    def of(
-        cls,
-        logits: torch.Tensor,
-        labels: torch.Tensor | None,
-        groups: torch.Tensor,
-        num_groups: int,
-        conditions: tuple[Condition, ...],
-        *,
-        hard: bool = False,
-        dtype: torch.dtype | None = None,
-    ) -> Tally:
-        """The tally of one batch; differentiable in the logits unless `hard`. Sums are taken in `dtype`, if given."""
-        _check(logits, labels, groups, num_groups)
-        if conditions != ("all",):
-            _check_labels(labels)
-        scores = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        predictions = (scores > 0).to(scores.dtype) if hard else scores.sigmoid()
-        rows, sums = [], []
-        for condition in conditions:
-            meets = _meets(condition, labels, predictions)
-            counted = predictions if condition == "all" else predictions * meets
-            zeros = predictions.new_zeros(num_groups, dtype=dtype or predictions.dtype)
-            rows.append(zeros.index_add(0, groups, meets.to(zeros.dtype)))
-            sums.append(zeros.index_add(0, groups, counted.to(zeros.dtype)))
-        return cls(torch.stack(rows), torch.stack(sums))
-
-    def __add__(self, other: Tally) -> Tally:
-        return Tally(self.rows + other.rows, self.predictions + other.predictions)
-
-    def rates(self) -> Indexed:
-        """The rate of each condition c and group g that has rows, at index c * groups + g."""
-        rows, predictions = self.rows.flatten(), self.predictions.flatten()
-        seen = rows.nonzero().squeeze(1)
-        return Indexed(predictions[seen] / rows[seen], seen)
-
-    def gaps(self, against: Against) -> Indexed:
-        """The gaps that can be told from these rows; condition c's constraints come before those of c + 1."""
-        rates = self.predictions / self.rows.clamp(min=1)
-        if against == "overall":
-            overall = self.predictions.sum(1, keepdim=True) / self.rows.sum(1, keepdim=True).clamp(min=1)
-            gaps, seen = rates - overall, self.rows > 0
-        else:
-            one, other = _pairs(self.rows.shape[1], self.rows.device)
-            gaps = rates[:, one] - rates[:, other]
-            seen = (self.rows[:, one] > 0) & (self.rows[:, other] > 0)
-        indices = seen.flatten().nonzero().squeeze(1)
-        return Indexed(gaps.flatten().index_select(0, indices), indices)
-
-
-@dataclass(frozen=True)
-class _Criterion:
-    """A notion of fairness as a group of equality constraints, each of them a gap that should be zero.
-
-    Args:
-        groups: the number of groups; group numbers run from 0 to groups - 1.
-        against: "overall" for each group's rate against everybody's, "groups" for every pair of groups.
-    """
-
-    groups: int
-    against: Against = "overall"
-
-    conditions: ClassVar[tuple[Condition, ...]]
-
-    def __post_init__(self) -> None:
-        if self.groups < 2:
-            raise ValueError(f"groups={self.groups}: a gap needs at least 2 groups to be between")
-        if self.against not in get_args(Against):
-            raise ValueError(f"against={self.against!r}: choose one of {', '.join(get_args(Against))}")
-
-    @property
-    def size(self) -> int:
-        """The number of constraints, as in `nupi.Equality(parity.size)`."""
-        each = self.groups if self.against == "overall" else self.groups * (self.groups - 1) // 2
-        return len(self.conditions) * each
-
-    def __call__(
-        self, logits: torch.Tensor, labels: torch.Tensor | None, groups: torch.Tensor, *, hard: bool = False
-    ) -> Indexed:
-        """The gaps in one batch, of the constraints whose groups are present in it.
-
-        Args:
-            logits: the model's scores; positive means the positive class.
-            labels: 0 or 1 for each row. Statistical parity does not look at them and takes None too.
-            groups: the group number of each row.
-            hard: threshold the logits at 0 instead of taking their sigmoid. No gradient flows then.
-        """
-        return self.tally(logits, labels, groups, hard=hard).gaps(self.against)
-
-    def tally(
-        self, logits: torch.Tensor, labels: torch.Tensor | None, groups: torch.Tensor, *, hard: bool = False
-    ) -> Tally:
-        """What the gaps are computed from."""
-        return Tally.of(logits, labels, groups, self.groups, self.conditions, hard=hard)
-
-    @torch.no_grad()
-    def measure(self, batches: Iterable[Batch], *, hard: bool = False) -> torch.Tensor:
-        """The exact gaps over all rows of `batches`, in one pass; memory is one batch's. No gradient flows.
-
-        Args:
-            batches: logits, labels and groups, chunk by chunk. A generator will do, and its body runs without
-                gradients: `parity.measure((model(x), y, g) for x, y, g in loader)`.
-            hard: threshold the logits at 0 instead of taking their sigmoid.
-
-        Returns:
-            A dense tensor of `size` gaps, ready for `Lagrangian.ascend`.
-
-        Raises:
-            ValueError: a group has no rows that the gap needs, so that not every gap is known.
-        """
-        total, dtype = None, torch.float32
-        for logits, labels, groups in batches:
-            dtype = torch.promote_types(dtype, logits.dtype)
-            # A float32 cannot count past 2^24; MPS has nothing wider.
-            wide = None if logits.device.type == "mps" else torch.float64
-            part = Tally.of(logits, labels, groups, self.groups, self.conditions, hard=hard, dtype=wide)
-            total = part if total is None else total + part
-        if total is None:
-            raise ValueError("batches gave nothing to measure: it is empty or an iterator that is used up")
-        if not bool((total.rows > 0).all()):
-            self._refuse_empty(total)
-        return total.gaps(self.against).values.to(dtype)
-
-    def _refuse_empty(self, total: Tally) -> None:
-        where = (total.rows == 0).nonzero().tolist()
-        names = {"all": "any row", "positive": "a row with label 1", "negative": "a row with label 0"}
-        lacks = ", ".join(f"group {group} without {names[self.conditions[c]]}" for c, group in where)
-        raise ValueError(f"batches must hold rows for every group to measure all gaps; found {lacks}")
-
-
-@dataclass(frozen=True)
-class StatisticalParity(_Criterion):
-    """Every group is predicted positive at the same rate (also: demographic parity, no disparate impact).
-
-    >>> StatisticalParity(groups=10).size, StatisticalParity(groups=10, against="groups").size
-    (10, 45)
-    """
-
-    conditions: ClassVar[tuple[Condition, ...]] = ("all",)
-
-
-@dataclass(frozen=True)
-class EqualOpportunity(_Criterion):
-    """Those with label 1 are predicted positive at the same rate in every group."""
-
-    conditions: ClassVar[tuple[Condition, ...]] = ("positive",)
-
-
-@dataclass(frozen=True)
-class EqualizedOdds(_Criterion):
-    """Equal true positive rates and equal false positive rates; the gaps of the former come first."""
-
-    conditions: ClassVar[tuple[Condition, ...]] = ("positive", "negative")
-
-
-def _meets(condition: Condition, labels: torch.Tensor | None, predictions: torch.Tensor) -> torch.Tensor:
-    """1 for each row that meets the condition, else 0."""
-    if condition == "all" or labels is None:
-        return torch.ones_like(predictions)
-    wanted = 1 if condition == "positive" else 0
-    return (labels == wanted).to(predictions.dtype)
-
-
-def _pairs(count: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    one, other = torch.triu_indices(count, count, offset=1, device=device)
-    return one, other
-
-
-def _check(logits: torch.Tensor, labels: torch.Tensor | None, groups: torch.Tensor, num_groups: int) -> None:
-    if logits.ndim != 1:
-        raise ValueError(f"logits has shape {tuple(logits.shape)}, not (rows,); logits.squeeze(1) may do")
-    for name, rows in (("labels", labels), ("groups", groups)):
-        if rows is not None and rows.shape != logits.shape:
-            raise ValueError(f"{name} has shape {tuple(rows.shape)}, not the logits' {tuple(logits.shape)}")
-    if groups.dtype not in (torch.int64, torch.int32):
-        raise ValueError(f"groups has dtype {groups.dtype}; group numbers are int64: use groups.long()")
-    if _may_look(groups):
-        low, high = (int(end) for end in groups.aminmax())
-        if low < 0 or high >= num_groups:
-            raise IndexError(f"groups runs from {low} to {high}, but the groups are 0 to {num_groups - 1}")
-
-
-def _check_labels(labels: torch.Tensor | None) -> None:
-    """A row with another label would count for no rate, and its constraints would be lost without a word."""
-    if labels is None:
-        raise ValueError("labels=None: true and false positive rates need the label of each row")
-    if _may_look(labels) and not bool(((labels == 0) | (labels == 1)).all()):
-        other = labels[(labels != 0) & (labels != 1)][0].item()
-        raise ValueError(f"labels holds {other}, but labels are 0 and 1; (labels > 0).long() may do")
-
-
-def _may_look(rows: torch.Tensor) -> bool:
-    """Whether to look at values: on a device that would stall it, and in a compiled step break its graph."""
-    return rows.device.type == "cpu" and len(rows) > 0 and not torch.compiler.is_compiling()
+__all__ = [
+    "Constraint",
+    "EqualOpportunity",
+    "EqualizedOdds",
+    "Expression",
+    "Groups",
+    "Measured",
+    "StatisticalParity",
+    "Tally",
+    "Window",
+    "accuracy",
+    "cross_entropy",
+    "crossed",
+    "error_rate",
+    "f_score",
+    "false_discovery_rate",
+    "false_negative_proportion",
+    "false_negative_rate",
+    "false_omission_rate",
+    "false_positive_proportion",
+    "false_positive_rate",
+    "limits",
+    "negative_rate",
+    "positive_rate",
+    "precision",
+    "precision_at_recall",
+    "recall",
+    "recall_at_precision",
+    "roc_auc",
+    "stack",
+    "true_negative_proportion",
+    "true_negative_rate",
+    "true_positive_proportion",
+    "true_positive_rate",
+]
