@@ -12,6 +12,7 @@ from nupi.optim import PID, NuPI, UnifiedMomentum, as_nupi
 
 if TYPE_CHECKING:
     from nupi import distributed, gates, rates, theory, tune
+    from nupi.best import Best
     from nupi.solve.minimize import minimize
     from nupi.solve.solution import Solution, Status
     from nupi.solve.sweep import sweep
@@ -21,6 +22,7 @@ __version__ = "0.1.0"
 __all__ = [
     "PID",
     "Averaged",
+    "Best",
     "Equality",
     "Indexed",
     "Inequality",
@@ -43,6 +45,7 @@ __all__ = [
 # The solver and the other parts are loaded when first asked for: a training loop does not need them.
 _PARTS = ("distributed", "gates", "rates", "theory", "tune")
 _LATE = {
+    "Best": "nupi.best",
     "Solution": "nupi.solve.solution",
     "Status": "nupi.solve.solution",
     "minimize": "nupi.solve.minimize",
