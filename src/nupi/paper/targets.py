@@ -12,6 +12,7 @@ MODULES: tuple[str, ...] = (
     "nupi.paper.plane_targets",
     "nupi.paper.fairness",
     "nupi.paper.fairness_nu",
+    "nupi.paper.rivals.targets",
     "nupi.paper.sparsity.table_targets",
     "nupi.paper.sparsity.dynamics",
     "nupi.paper.sparsity.kp",
