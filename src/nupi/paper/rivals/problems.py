@@ -168,7 +168,7 @@ PROBLEMS = {
             adult_in_buckets,
             tpr_not_far_below,
             hidden=(),
-            steps=1500,
+            steps=800,
             published=(
                 Published(f"{TFCO}: unconstrained", "test", 0.1440, 0.0396),
                 Published(f"{TFCO}: last model", "test", 0.1437, 0.0266),
@@ -181,7 +181,7 @@ PROBLEMS = {
             crime.load,
             fpr_not_above,
             hidden=(10,),
-            steps=3000,
+            steps=1500,
             published=(
                 Published(f"{TFCO}: unconstrained", "test", 0.1353, 0.1787),
                 Published(f"{TFCO}: one set, mixture of models", "test", 0.2310, 0.0252),
@@ -194,7 +194,7 @@ PROBLEMS = {
             adult_of_ten,
             parity,
             hidden=(100,),
-            steps=1500,
+            steps=800,
             published=(Published("fairlearn, boosted trees (docs/fairness.md)", "test", 0.163, 0.057),),
         ),
     )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-VERSION = "1"
+VERSION = "2"
 """Change it when `train` computes something else: results that were kept under another one are not used."""
 
 LEARNING_RATE = 1e-2
@@ -86,8 +86,10 @@ def _train(
     best = nupi.Best(lagrangian, TOLERANCE)
     for step, rows in enumerate(batches(fit, chosen.steps, rng)):
         if step % DUAL_EVERY == 0:
-            violations = {"rates": constraint.hard(*_scored(network, shown))}
-            best.see(network, error(network, fit), violations, step=step)
+            seen = _scored(network, shown)
+            violations = {"rates": constraint.hard(*seen)}
+            wrong = rates.error_rate().measure([seen if fit is shown else _scored(network, fit)]).item()
+            best.see(network, wrong, violations, step=step)
             lagrangian.ascend(dual, violations)
         logits = network(rows.features).squeeze(1)
         loss = binary_cross_entropy_with_logits(logits, rows.labels)
@@ -128,11 +130,9 @@ def batches(rows: Rows, steps: int, rng: torch.Generator) -> Iterator[Rows]:
 
 
 def scaled(data: Table) -> Table:
-    """Columns that go beyond [-1, 1] are standardised by the training rows; flags and shares stay as they are."""
+    """Every column with mean 0 and deviation 1 on the training rows."""
     features = data.train.features
-    wide = features.abs().amax(0) > 1
-    mean = torch.where(wide, features.mean(0), 0.0)
-    deviation = torch.where(wide, features.std(0), 1.0)
+    mean, deviation = features.mean(0), features.std(0).clamp(min=1e-6)  # a column may be constant there
     train, test = (
         Rows((rows.features - mean) / deviation, rows.labels, rows.members)
         for rows in (data.train, data.test)
@@ -143,11 +143,6 @@ def scaled(data: Table) -> Table:
 @torch.no_grad()
 def _scored(network: nn.Module, rows: Rows) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return network(rows.features).squeeze(1), rows.labels, rows.members
-
-
-def error(network: nn.Module, rows: Rows) -> float:
-    """The share of wrong decisions."""
-    return rates.error_rate().measure([_scored(network, rows)]).item()
 
 
 def judge(network: nn.Module, rows: Rows, asked: rates.Constraint) -> dict[str, float]:
