@@ -1,6 +1,8 @@
 """The rates, what is made of them and the constraints on them, against scikit-learn, fairlearn and plain loops."""
 
+import copy
 import itertools
+import pickle
 
 import fairlearn.metrics
 import numpy as np
@@ -402,3 +404,23 @@ def test_attributes_must_come_by_name():
         both.measure([(logits, labels, groups)])
     with pytest.raises(KeyError, match="no 'race'"):
         both.measure([(logits, labels, {"sex": groups})])
+
+
+def test_a_compiled_step_is_one_graph_and_the_same():
+    fair = rates.recall(groups=3).gap() <= 0.02
+
+    def step(logits, labels, groups):
+        measured = fair(logits, labels, groups)
+        return measured.soft.sums, measured.soft.counts, measured.hard.sums, measured.hard.counts
+
+    eager, compiled = (f(*rows(50)) for f in (step, torch.compile(step, fullgraph=True, backend="aot_eager")))
+    for one, other in zip(eager, compiled, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_a_constraint_can_be_copied_and_sent_to_another_process():
+    constraint = (rates.recall(groups=3).gap() <= 0.02).surrogate("hinge")
+    there = pickle.loads(pickle.dumps(constraint))
+    copied = copy.deepcopy(constraint)
+    for each in (there, copied):
+        assert torch.equal(dense(each(*rows(50)).soft), dense(constraint(*rows(50)).soft))

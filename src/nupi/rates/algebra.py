@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -80,6 +79,7 @@ class Chosen(Expression):
 
     def __init__(self, one: Expression, entries: tuple[int, ...]) -> None:
         self.one, self.entries = one, entries
+        self._kept: dict[torch.device, torch.Tensor] = {}
         self.size = len(entries)
         self.names = tuple(one.names[entry] for entry in entries)
 
@@ -95,7 +95,16 @@ class Chosen(Expression):
     def interval(self, read: Read) -> Interval:
         """Those entries."""
         a = self.one.interval(read)
-        return Interval(*(end.index_select(0, _indices(self.entries, a.rows.device)) for end in a))
+        chosen = self._numbers(a.rows.device)
+        return Interval(*(end.index_select(0, chosen) for end in a))
+
+    def _numbers(self, device: torch.device) -> torch.Tensor:
+        """The entries' numbers on a device, kept there: a copy to it is dear. A compiled graph keeps its own."""
+        if torch.compiler.is_compiling():
+            return torch.tensor(self.entries, device=device)
+        if device not in self._kept:
+            self._kept[device] = torch.tensor(self.entries, device=device)
+        return self._kept[device]
 
 
 class Stack(Expression):
@@ -197,12 +206,6 @@ def stack(*several: Expression) -> Expression:
     if not several or not all(isinstance(one, Expression) for one in several):
         raise TypeError(f"stack takes expressions of rates, but {several!r} came")
     return Stack(*several)
-
-
-@lru_cache(maxsize=256)
-def _indices(entries: tuple[int, ...], device: torch.device) -> torch.Tensor:
-    """Kept, since a copy to a device is dear."""
-    return torch.tensor(entries, device=device)
 
 
 def _common(one: Expression, other: Expression) -> tuple[int, tuple[str, ...]]:
