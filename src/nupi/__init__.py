@@ -13,6 +13,7 @@ from nupi.violations import Averaged, Indexed, Measured
 
 if _typing.TYPE_CHECKING:
     from nupi import distributed, gates, monitor, rates, theory, tune
+    from nupi.best import Best
     from nupi.monitor.finding import ConstraintWarning, Finding
     from nupi.monitor.monitor import Monitor
     from nupi.solve.minimize import minimize
@@ -25,6 +26,7 @@ __all__ = [
     "PID",
     "Averaged",
     "Band",
+    "Best",
     "ConstraintWarning",
     "Equality",
     "Finding",
@@ -53,6 +55,7 @@ __all__ = [
 # The solver and the other parts are loaded when first asked for: a training loop does not need them.
 _PARTS = ("distributed", "gates", "monitor", "rates", "theory", "tune")
 _LATE = {
+    "Best": "nupi.best",
     "ConstraintWarning": "nupi.monitor.finding",
     "Finding": "nupi.monitor.finding",
     "Monitor": "nupi.monitor.monitor",

@@ -17,6 +17,7 @@ MODULES: tuple[str, ...] = (
     "nupi.paper.fairness.fairness",
     "nupi.paper.fairness.nu",
     "nupi.paper.fairness.ki",
+    "nupi.paper.rivals.targets",
     "nupi.paper.sparsity.global_",
     "nupi.paper.sparsity.layerwise",
     "nupi.paper.sparsity.dynamics",

@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-DATASETS = {"adult": "nupi.paper.data.adult", "cifar10": "nupi.paper.data.cifar10"}
+DATASETS = {
+    "adult": "nupi.paper.data.adult",
+    "cifar10": "nupi.paper.data.cifar10",
+    "compas": "nupi.paper.data.compas",
+    "crime": "nupi.paper.data.crime",
+}
 """Name to module."""
 
 

@@ -208,3 +208,49 @@ def test_what_is_wrong_is_named():
         parity.measure([])
     with pytest.raises(ValueError, match="group 2 without any row"):
         parity.measure([(logits, labels, groups.clamp(max=1))])
+
+
+@pytest.mark.parametrize("criterion", CRITERIA)
+def test_a_model_of_nans_is_not_fair(criterion):
+    batch = (torch.full((4,), torch.nan), torch.tensor([0, 1, 0, 1]), torch.tensor([0, 0, 1, 1]))
+    gaps = criterion(2).measure([batch], hard=True)
+    assert gaps.isnan().all()
+    lagrangian = nupi.Lagrangian({"gap": nupi.Equality(criterion(2).size)})
+    dual = nupi.NuPI(lagrangian.parameters(), ki=0.1)
+    for seen in (gaps, criterion(2)(*batch, hard=True)):
+        with pytest.raises(nupi.NonFiniteViolationError):
+            lagrangian.ascend(dual, {"gap": seen})
+    rate = rates.positive_rate(batch[0], batch[2], 2, hard=True)
+    assert rate.values.isnan().all()
+
+
+def test_a_tally_knows_two_kinds_of_gaps():
+    logits, labels, groups = rows(10, 3, seed=4)
+    tally = StatisticalParity(3).tally(logits, labels, groups)
+    with pytest.raises(ValueError, match=r"against='Overall'.*overall, groups"):
+        tally.gaps("Overall")
+
+
+def test_tallies_of_other_groups_do_not_add_up():
+    logits, _, _ = rows(10, 3, seed=4)
+    three, one = (
+        rates.Tally.of(logits, None, torch.zeros(10, dtype=torch.long), count, ("all",)) for count in (3, 1)
+    )
+    with pytest.raises(ValueError, match=r"\(1, 3\) and \(1, 1\) do not add up"):
+        three + one
+
+
+@pytest.mark.parametrize("groups", [2.5, "2", None, True])
+def test_the_number_of_groups_is_a_whole_number(groups):
+    with pytest.raises(ValueError, match=r"groups=.* must be a whole number"):
+        StatisticalParity(groups)
+
+
+def test_a_list_is_refused_by_name():
+    logits, labels, groups = rows(4, 2, seed=4)
+    with pytest.raises(TypeError, match="logits must be a tensor, but a list came"):
+        rates.positive_rate(logits.tolist(), groups, 2)
+    with pytest.raises(TypeError, match="groups must be a tensor, but a list came"):
+        rates.true_positive_rate(logits, labels, groups.tolist(), 2)
+    with pytest.raises(TypeError, match="labels must be a tensor, but a list came"):
+        EqualizedOdds(2)(logits, labels.tolist(), groups)

@@ -1,6 +1,7 @@
-"""Group rates and the gaps between them: what fairness constraints are made of.
+"""Gaps between the rates of groups as equality constraints: parity, equal opportunity, equalized odds.
 
-A rate is the mean prediction over the rows of a group that meet a condition:
+These are ready-made; `nupi.rates` has the language to say others, with tolerances. A rate is the mean
+prediction over the rows of a group that meet a condition:
 
     positive rate         rate_g = mean of p_i over i in g
     true positive rate    rate_g = mean of p_i over i in g with y_i = 1
@@ -33,6 +34,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias, get_args
 import torch
 
 from nupi.violations import Indexed
+from nupi.rates.decisions import Soft
+from nupi.rates.groups import Groups, whole
+from nupi.rates.records import Rows, Sums
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -93,21 +97,26 @@ class Tally:
         dtype: torch.dtype | None = None,
     ) -> Tally:
         """The tally of one batch; differentiable in the logits unless `hard`. Sums are taken in `dtype`, if given."""
-        _check(logits, labels, groups, num_groups)
-        if conditions != ("all",):
-            _check_labels(labels)
-        scores = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        predictions = (scores > 0).to(scores.dtype) if hard else scores.sigmoid()
-        rows, sums = [], []
-        for condition in conditions:
-            meets = _meets(condition, labels, predictions)
-            counted = predictions if condition == "all" else predictions * meets
-            zeros = predictions.new_zeros(num_groups, dtype=dtype or predictions.dtype)
-            rows.append(zeros.index_add(0, groups, meets.to(zeros.dtype)))
-            sums.append(zeros.index_add(0, groups, counted.to(zeros.dtype)))
-        return cls(torch.stack(rows), torch.stack(sums))
+        labelled = conditions != ("all",)
+        sums = Sums(Groups.of(num_groups), None, labelled)
+        soft = None if hard else Soft("sigmoid", 1.0)
+        found = sums.of(Rows(logits, labels if labelled else None, groups), soft)[0, 0]
+        found = found.to(dtype or torch.promote_types(logits.dtype, torch.float32))
+        hits, misses, positive, negative = found.unbind(1)[:4]
+        columns = {
+            "all": (positive + negative, hits + misses),
+            "positive": (positive, hits),
+            "negative": (negative, misses),
+        }
+        rows, predictions = zip(*(columns[condition] for condition in conditions), strict=True)
+        return cls(torch.stack(rows), torch.stack(predictions))
 
     def __add__(self, other: Tally) -> Tally:
+        if self.rows.shape != other.rows.shape:
+            raise ValueError(
+                f"tallies of (conditions, groups) {tuple(self.rows.shape)} and {tuple(other.rows.shape)} do not "
+                "add up; make both with the same conditions and num_groups"
+            )
         return Tally(self.rows + other.rows, self.predictions + other.predictions)
 
     def rates(self) -> Indexed:
@@ -118,6 +127,8 @@ class Tally:
 
     def gaps(self, against: Against) -> Indexed:
         """The gaps that can be told from these rows; condition c's constraints come before those of c + 1."""
+        if against not in get_args(Against):
+            raise ValueError(f"against={against!r}: choose one of {', '.join(get_args(Against))}")
         rates = self.predictions / self.rows.clamp(min=1)
         if against == "overall":
             overall = self.predictions.sum(1, keepdim=True) / self.rows.sum(1, keepdim=True).clamp(min=1)
@@ -145,7 +156,7 @@ class _Criterion:
     conditions: ClassVar[tuple[Condition, ...]]
 
     def __post_init__(self) -> None:
-        if self.groups < 2:
+        if whole("groups", self.groups) < 2:
             raise ValueError(f"groups={self.groups}: a gap needs at least 2 groups to be between")
         if self.against not in get_args(Against):
             raise ValueError(f"against={self.against!r}: choose one of {', '.join(get_args(Against))}")
@@ -235,42 +246,6 @@ class EqualizedOdds(_Criterion):
     conditions: ClassVar[tuple[Condition, ...]] = ("positive", "negative")
 
 
-def _meets(condition: Condition, labels: torch.Tensor | None, predictions: torch.Tensor) -> torch.Tensor:
-    """1 for each row that meets the condition, else 0."""
-    if condition == "all" or labels is None:
-        return torch.ones_like(predictions)
-    wanted = 1 if condition == "positive" else 0
-    return (labels == wanted).to(predictions.dtype)
-
-
 def _pairs(count: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     one, other = torch.triu_indices(count, count, offset=1, device=device)
     return one, other
-
-
-def _check(logits: torch.Tensor, labels: torch.Tensor | None, groups: torch.Tensor, num_groups: int) -> None:
-    if logits.ndim != 1:
-        raise ValueError(f"logits has shape {tuple(logits.shape)}, not (rows,); logits.squeeze(1) may do")
-    for name, rows in (("labels", labels), ("groups", groups)):
-        if rows is not None and rows.shape != logits.shape:
-            raise ValueError(f"{name} has shape {tuple(rows.shape)}, not the logits' {tuple(logits.shape)}")
-    if groups.dtype not in (torch.int64, torch.int32):
-        raise ValueError(f"groups has dtype {groups.dtype}; group numbers are int64: use groups.long()")
-    if _may_look(groups):
-        low, high = (int(end) for end in groups.aminmax())
-        if low < 0 or high >= num_groups:
-            raise IndexError(f"groups runs from {low} to {high}, but the groups are 0 to {num_groups - 1}")
-
-
-def _check_labels(labels: torch.Tensor | None) -> None:
-    """A row with another label would count for no rate, and its constraints would be lost without a word."""
-    if labels is None:
-        raise ValueError("labels=None: true and false positive rates need the label of each row")
-    if _may_look(labels) and not bool(((labels == 0) | (labels == 1)).all()):
-        other = labels[(labels != 0) & (labels != 1)][0].item()
-        raise ValueError(f"labels holds {other}, but labels are 0 and 1; (labels > 0).long() may do")
-
-
-def _may_look(rows: torch.Tensor) -> bool:
-    """Whether to look at values: on a device that would stall it, and in a compiled step break its graph."""
-    return rows.device.type == "cpu" and len(rows) > 0 and not torch.compiler.is_compiling()

@@ -1,0 +1,223 @@
+"""Which model to ship: the best of those seen that meet the constraints, or else the one that comes closest."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+
+from nupi import Averaged, Indexed, Inequality
+
+if TYPE_CHECKING:
+    from nupi.constraints import Constraint
+    from nupi.lagrangian import Lagrangian
+
+Saves: TypeAlias = Any
+"""Something with a state_dict, such as a model or an optimizer; or a mapping of names to such things."""
+
+
+class Best:
+    """Keeps the best feasible model that it is shown, by any metric.
+
+    A model is feasible if no constraint is violated by more than the tolerance: an inequality by its violation, an
+    equality by the size of it. While none is, the model with the smallest largest violation is kept, and
+    `feasible` says 0. What was not measured (a constraint that no row counts for) counts as not met.
+
+    Args:
+        lagrangian: where the constraints are, by name.
+        tolerance: the violation to put up with: a number, or one by constraint name.
+        higher_is_better: whether a larger metric is better, as for an accuracy; not so for a loss or an error.
+        path: a file to keep the best model in, instead of in memory.
+
+    Example:
+        >>> import nupi
+        >>> model, lagrangian = torch.nn.Linear(1, 1), nupi.Lagrangian({"rate": nupi.Inequality()})
+        >>> best = Best(lagrangian, tolerance=0.01)
+        >>> for error, violation in ((0.10, 0.2), (0.14, -0.1), (0.12, 0.005), (0.13, 0.0)):
+        ...     _ = best.see(model, error, {"rate": torch.tensor(violation)})
+        >>> best
+        Best(3 of 4 feasible; kept: number 3, metric 0.12, largest violation 0.005)
+        >>> best.restore(model)
+    """
+
+    def __init__(
+        self,
+        lagrangian: Lagrangian,
+        tolerance: float | Mapping[str, float] = 0.0,
+        *,
+        higher_is_better: bool = False,
+        path: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self.constraints: dict[str, Constraint] = dict(lagrangian.constraints)
+        self.tolerance = _tolerances(tolerance, self.constraints)
+        self.higher_is_better = higher_is_better
+        self.path = None if path is None else Path(path)
+        self.seen = 0
+        self.feasible = 0
+        self.number: int | None = None
+        self.metric = math.nan
+        self.violation = math.inf
+        self.notes: dict[str, Any] = {}
+        self._kept: Any = None
+        self._excess = math.inf  # by how much the kept model is beyond the tolerance
+
+    @property
+    def is_feasible(self) -> bool:
+        """Whether the model that is kept meets the constraints."""
+        return self.feasible > 0
+
+    @torch.no_grad()
+    def see(self, model: Saves, metric: float, violations: Mapping[str, Any], **notes: Any) -> bool:
+        """Look at a model, and keep it if it is the best so far. Says whether it was kept.
+
+        Args:
+            model: what to keep: a module, or anything with a `state_dict`, or a mapping of names to such.
+            metric: how good it is.
+            violations: the violation of every constraint, as for `Lagrangian.ascend`; measured on decisions.
+            notes: anything to remember with it, such as the epoch, in `best.notes`.
+
+        Raises:
+            ValueError: the metric or a violation is not finite, or a constraint is missing. Nothing has changed.
+        """
+        value = float(metric)
+        if not math.isfinite(value):
+            raise ValueError(f"metric={metric!r} is not finite; a model with it cannot be compared")
+        largest, excess = self._judge(violations)
+        meets = excess <= 0
+        kept = self._is_better(value, excess, meets=meets)
+        if kept:
+            self._keep(model)
+            self.number, self.metric, self.violation, self._excess = self.seen + 1, value, largest, excess
+            self.notes = dict(notes)
+        self.seen += 1
+        self.feasible += meets
+        return kept
+
+    def restore(self, model: Saves) -> None:
+        """Load the kept model into `model`, as it was given to `see`."""
+        if self.number is None:
+            raise RuntimeError(
+                "no model is kept: none was seen yet, or none had all of its constraints measured"
+            )
+        kept = self._kept if self.path is None else torch.load(self.path, weights_only=True)
+        if isinstance(model, Mapping):
+            for name, part in model.items():
+                part.load_state_dict(kept[name])
+        else:
+            model.load_state_dict(kept)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run needs to go on; with a path, the model stays in its file."""
+        names = ("seen", "feasible", "number", "metric", "violation", "notes")
+        return {name: getattr(self, name) for name in names} | {"excess": self._excess, "kept": self._kept}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        missing = {"seen", "feasible", "number", "metric", "violation", "notes", "excess", "kept"} - set(
+            state
+        )
+        if missing:
+            raise ValueError(f"state lacks {', '.join(sorted(missing))}; it is not the state_dict of a Best")
+        if self.path is not None and state["number"] is not None and not self.path.is_file():
+            raise FileNotFoundError(
+                f"path={str(self.path)!r} should hold the kept model, but there is no file"
+            )
+        if self.path is None and state["number"] is not None and state["kept"] is None:
+            raise ValueError("state is of a Best that kept its model in a file; give this one its path")
+        for name in ("seen", "feasible", "number", "metric", "violation", "notes"):
+            setattr(self, name, deepcopy(state[name]))
+        self._excess, self._kept = state["excess"], deepcopy(state["kept"])
+
+    def __repr__(self) -> str:
+        if self.number is None:
+            return f"Best(0 of {self.seen} feasible; nothing kept)"
+        what = "kept" if self.feasible else "the closest"
+        return (
+            f"Best({self.feasible} of {self.seen} feasible; {what}: number {self.number}, metric {self.metric:.4g}, "
+            f"largest violation {self.violation:.4g})"
+        )
+
+    def _judge(self, violations: Mapping[str, Any]) -> tuple[float, float]:
+        """The largest violation, and the largest after the tolerance is taken off."""
+        missing = [name for name in self.constraints if name not in violations]
+        if missing:
+            raise ValueError(
+                f"violations lacks {', '.join(map(repr, missing))}; all constraints decide whether a model is feasible"
+            )
+        largest, excess = -math.inf, -math.inf
+        for name, constraint in self.constraints.items():
+            worst = _worst(name, constraint, violations[name])
+            largest, excess = max(largest, worst), max(excess, worst - self.tolerance[name])
+        return largest, excess
+
+    def _is_better(self, metric: float, excess: float, *, meets: bool) -> bool:
+        ahead = metric > self.metric if self.higher_is_better else metric < self.metric
+        if self.number is None:
+            return excess < math.inf
+        if meets:
+            return ahead or not self.feasible
+        return not self.feasible and (excess < self._excess or (excess == self._excess and ahead))
+
+    def _keep(self, model: Saves) -> None:
+        whole = isinstance(model, Mapping)
+        state = {name: part.state_dict() for name, part in model.items()} if whole else model.state_dict()
+        if self.path is None:
+            self._kept = _copied(state)
+            return
+        part = self.path.with_name(f"{self.path.name}.{os.getpid()}.part")
+        try:
+            torch.save(state, part)
+            part.replace(self.path)  # a reader finds the old model or the new one, whole
+        finally:
+            part.unlink(missing_ok=True)
+
+
+def _worst(name: str, constraint: Constraint, violation: Any) -> float:
+    """The largest violation of a group, infinite if some of it was not measured; or an error if it is not finite."""
+    violation = getattr(violation, "hard", violation)
+    if isinstance(violation, Indexed):
+        rows = constraint.shape[0]
+        if len(violation.indices.unique()) < rows:
+            return math.inf
+        values = violation.values
+    elif isinstance(violation, Averaged):
+        counts = violation.counts.expand(violation.sums.shape[:1])
+        if bool((counts == 0).any()):
+            return math.inf
+        values = violation.sums / counts.view(-1, *(1,) * (violation.sums.dim() - 1))
+    elif isinstance(violation, torch.Tensor):
+        values = violation
+    else:
+        raise TypeError(
+            f"the violation of {name!r} must be a tensor, Indexed, Averaged or Measured, but it is a "
+            f"{type(violation).__name__}"
+        )
+    if not bool(values.isfinite().all()):
+        raise ValueError(f"the violation of {name!r} is not finite; a model with it cannot be compared")
+    worst = values.max() if isinstance(constraint, Inequality) else values.abs().max()
+    # A band |h| <= tolerance is violated by what is beyond it.
+    return worst.item() - float(getattr(constraint, "tolerance", 0.0))
+
+
+def _tolerances(given: float | Mapping[str, float], names: Mapping[str, Any]) -> dict[str, float]:
+    each = dict(given) if isinstance(given, Mapping) else dict.fromkeys(names, given)
+    if set(each) != set(names):
+        raise ValueError(f"tolerance is given for {sorted(each)}, but the constraints are {sorted(names)}")
+    for name, value in each.items():
+        if not 0.0 <= value < math.inf:
+            raise ValueError(f"tolerance={value!r} of {name!r} must be a finite number, at least 0")
+    return {name: float(value) for name, value in each.items()}
+
+
+def _copied(state: Any) -> Any:
+    """A copy that training does not write to."""
+    if isinstance(state, torch.Tensor):
+        return state.detach().clone()
+    if isinstance(state, Mapping):
+        return {name: _copied(value) for name, value in state.items()}
+    return deepcopy(state)

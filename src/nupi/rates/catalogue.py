@@ -1,0 +1,216 @@
+"""The rates by name. Each is a share of rows: which of them count, out of which.
+
+`groups` says whose rates they are (see `nupi.rates.groups`), `classes` that the model has so many classes: then every
+class has its own rate, of "this class or not". In the formulas TP, FP, FN and TN are the rows that are
+decided positive rightly and wrongly, and negative wrongly and rightly.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
+
+from nupi.rates import gaps
+from nupi.rates.expressions import number
+from nupi.rates.groups import Groups, whole
+from nupi.rates.ranking import AtThreshold, RocAuc
+from nupi.rates.rate import Rate
+from nupi.rates.records import COLUMNS, Scores, Sums
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import torch
+
+    from nupi import Indexed
+
+Of: TypeAlias = "int | Mapping[str, int] | Groups | None"
+Weights: TypeAlias = "dict[str, float]"
+
+ALL: Weights = {"pos": 1.0, "neg": 1.0}
+DECIDED_POSITIVE: Weights = {"tp": 1.0, "fp": 1.0}
+DECIDED_NEGATIVE: Weights = {"pos": 1.0, "neg": 1.0, "tp": -1.0, "fp": -1.0}
+FALSE_NEGATIVE: Weights = {"pos": 1.0, "tp": -1.0}
+TRUE_NEGATIVE: Weights = {"neg": 1.0, "fp": -1.0}
+
+
+@overload
+def positive_rate(*, groups: Of = None, classes: int | None = None) -> Rate: ...
+@overload
+def positive_rate(
+    logits: torch.Tensor, groups: torch.Tensor, num_groups: int, *, hard: bool = False
+) -> Indexed: ...
+def positive_rate(*rows: Any, **options: Any) -> Rate | Indexed:
+    """(TP + FP) / all: how often the decision is positive.
+
+    Given logits, groups and num_groups it is measured at once, on each group that is present.
+    """
+    if rows or "logits" in options:
+        return gaps.positive_rate(*rows, **options)
+    return _rate("positive rate", DECIDED_POSITIVE, ALL, labelled=False, **options)
+
+
+@overload
+def true_positive_rate(*, groups: Of = None, classes: int | None = None) -> Rate: ...
+@overload
+def true_positive_rate(
+    logits: torch.Tensor, labels: torch.Tensor, groups: torch.Tensor, num_groups: int, *, hard: bool = False
+) -> Indexed: ...
+def true_positive_rate(*rows: Any, **options: Any) -> Rate | Indexed:
+    """TP / (TP + FN): the share of the positive rows that are found; also recall, sensitivity.
+
+    Given logits, labels, groups and num_groups it is measured at once, on each group that has such rows.
+    """
+    if rows or "logits" in options:
+        return gaps.true_positive_rate(*rows, **options)
+    return _rate("true positive rate", {"tp": 1.0}, {"pos": 1.0}, **options)
+
+
+@overload
+def false_positive_rate(*, groups: Of = None, classes: int | None = None) -> Rate: ...
+@overload
+def false_positive_rate(
+    logits: torch.Tensor, labels: torch.Tensor, groups: torch.Tensor, num_groups: int, *, hard: bool = False
+) -> Indexed: ...
+def false_positive_rate(*rows: Any, **options: Any) -> Rate | Indexed:
+    """FP / (FP + TN): the share of the negative rows that are decided positive.
+
+    Given logits, labels, groups and num_groups it is measured at once, on each group that has such rows.
+    """
+    if rows or "logits" in options:
+        return gaps.false_positive_rate(*rows, **options)
+    return _rate("false positive rate", {"fp": 1.0}, {"neg": 1.0}, **options)
+
+
+def recall(*, groups: Of = None, classes: int | None = None) -> Rate:
+    """TP / (TP + FN): the true positive rate."""
+    return _rate("recall", {"tp": 1.0}, {"pos": 1.0}, groups=groups, classes=classes)
+
+
+def negative_rate(*, groups: Of = None, classes: int | None = None) -> Rate:
+    """(TN + FN) / all: how often the decision is negative."""
+    return _rate("negative rate", DECIDED_NEGATIVE, ALL, labelled=False, groups=groups, classes=classes)
+
+
+def true_negative_rate(*, groups: Of = None, classes: int | None = None) -> Rate:
+    """TN / (TN + FP): the share of the negative rows that are decided negative; also specificity."""
+    return _rate("true negative rate", TRUE_NEGATIVE, {"neg": 1.0}, groups=groups, classes=classes)
+
+
+def false_negative_rate(*, groups: Of = None, classes: int | None = None) -> Rate:
+    """FN / (FN + TP): the share of the positive rows that are missed."""
+    return _rate("false negative rate", FALSE_NEGATIVE, {"pos": 1.0}, groups=groups, classes=classes)
+
+
+def true_positive_proportion(*, groups: Of = None, classes: int | None = None) -> Rate:
+    """TP / all."""
+    return _rate("true positive proportion", {"tp": 1.0}, ALL, groups=groups, classes=classes)
+
+
+def false_positive_proportion(*, groups: Of = None, classes: int | None = None) -> Rate:
+    """FP / all."""
+    return _rate("false positive proportion", {"fp": 1.0}, ALL, groups=groups, classes=classes)
+
+
+def true_negative_proportion(*, groups: Of = None, classes: int | None = None) -> Rate:
+    """TN / all."""
+    return _rate("true negative proportion", TRUE_NEGATIVE, ALL, groups=groups, classes=classes)
+
+
+def false_negative_proportion(*, groups: Of = None, classes: int | None = None) -> Rate:
+    """FN / all."""
+    return _rate("false negative proportion", FALSE_NEGATIVE, ALL, groups=groups, classes=classes)
+
+
+def accuracy(*, groups: Of = None, classes: int | None = None) -> Rate:
+    """(TP + TN) / all: the share of right decisions; of several classes there is one rate for all of them."""
+    if classes is not None:
+        return _rate("accuracy", {"tp": 1.0}, {"pos": 1.0}, groups=groups, classes=classes, pooled=True)
+    return _rate("accuracy", {"tp": 1.0, **TRUE_NEGATIVE}, ALL, groups=groups)
+
+
+def error_rate(*, groups: Of = None, classes: int | None = None) -> Rate:
+    """(FP + FN) / all: the share of wrong decisions; of several classes there is one rate for all of them."""
+    if classes is not None:
+        return _rate("error rate", FALSE_NEGATIVE, {"pos": 1.0}, groups=groups, classes=classes, pooled=True)
+    return _rate("error rate", {"fp": 1.0, **FALSE_NEGATIVE}, ALL, groups=groups)
+
+
+def precision(*, groups: Of = None, classes: int | None = None) -> Rate:
+    """TP / (TP + FP): the share of the positive decisions that are right. Not known where there are none."""
+    return _rate("precision", {"tp": 1.0}, DECIDED_POSITIVE, groups=groups, classes=classes)
+
+
+def false_discovery_rate(*, groups: Of = None, classes: int | None = None) -> Rate:
+    """FP / (TP + FP): the share of the positive decisions that are wrong."""
+    return _rate("false discovery rate", {"fp": 1.0}, DECIDED_POSITIVE, groups=groups, classes=classes)
+
+
+def false_omission_rate(*, groups: Of = None, classes: int | None = None) -> Rate:
+    """FN / (FN + TN): the share of the negative decisions that are wrong."""
+    return _rate("false omission rate", FALSE_NEGATIVE, DECIDED_NEGATIVE, groups=groups, classes=classes)
+
+
+def f_score(beta: float = 1.0, *, groups: Of = None, classes: int | None = None) -> Rate:
+    """(1 + beta^2) TP / ((1 + beta^2) TP + beta^2 FN + FP): precision and recall in one, recall beta times as dear."""
+    if not number("beta", beta) > 0:
+        raise ValueError(f"beta={beta} must be positive")
+    square = beta * beta
+    top, bottom = {"tp": 1 + square}, {"tp": 1.0, "fp": 1.0, "pos": square}
+    return _rate("F-score", top, bottom, groups=groups, classes=classes, binomial=False)
+
+
+def cross_entropy(*, groups: Of = None, classes: int | None = None) -> Rate:
+    """The mean cross-entropy of the logits: a loss that may be bounded like a rate, the same soft and hard."""
+    sums = Sums(Groups.of(groups), _classes(classes), labelled=True, loss=True)
+    # Every class carries the whole loss of every row, so that the ratio is the same whether classes are added or not.
+    return Rate("cross-entropy", sums, _columns({"loss": 1.0}), _columns(ALL), pooled=True, binomial=False)
+
+
+def roc_auc(*, groups: Of = None) -> RocAuc:
+    """The area under the ROC curve: the share of pairs of a positive and a negative row in the right order."""
+    return RocAuc("ROC AUC", Scores(Groups.of(groups)))
+
+
+def precision_at_recall(recall: float, *, groups: Of = None) -> AtThreshold:
+    """The precision at the highest threshold at which recall is at least `recall`.
+
+    Its inverse, which TFCO has for its better shape as a loss, is `1 / precision_at_recall(recall)`.
+    """
+    return AtThreshold(f"precision at recall {recall}", Scores(Groups.of(groups)), _share("recall", recall))
+
+
+def recall_at_precision(precision: float, *, groups: Of = None) -> AtThreshold:
+    """The recall at the lowest threshold at which precision is at least `precision`; 0 if there is none."""
+    bound = _share("precision", precision)
+    return AtThreshold(
+        f"recall at precision {precision}", Scores(Groups.of(groups)), bound, of_precision=False
+    )
+
+
+def _rate(
+    name: str,
+    top: Weights,
+    bottom: Weights,
+    *,
+    groups: Of = None,
+    classes: int | None = None,
+    labelled: bool = True,
+    pooled: bool = False,
+    binomial: bool = True,
+) -> Rate:
+    sums = Sums(Groups.of(groups), _classes(classes), labelled)
+    return Rate(name, sums, _columns(top), _columns(bottom), pooled, binomial)
+
+
+def _columns(weights: Weights) -> tuple[float, ...]:
+    return tuple(weights.get(column, 0.0) for column in COLUMNS)
+
+
+def _classes(classes: int | None) -> int | None:
+    return None if classes is None else whole("classes", classes, least=2)
+
+
+def _share(name: str, given: float) -> float:
+    if not 0 < number(name, given) <= 1:
+        raise ValueError(f"{name}={given} must be above 0 and at most 1")
+    return given

@@ -1,0 +1,206 @@
+"""What can be made of rates: sums, differences, multiples, ratios, gaps, the largest and the smallest.
+
+An expression is a vector: a rate has an entry for every class and group. It is declared once and measured on any
+rows. Every measure is an interval. Its ends are equal unless decisions are bounded by a hinge or rates have
+confidence limits; then an expression is bounded by its bounded parts, as interval arithmetic does it, and a
+constraint takes the end that is the harder to meet.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from nupi.rates.algebra import Gap
+    from nupi.rates.constraint import Constraint
+    from nupi.rates.rate import Leaf
+
+Against: TypeAlias = Literal["groups", "overall"]
+Side: TypeAlias = "tuple[Leaf, int, int]"
+"""A rate, the number of an entry, and which bound of it: -1 the lower, 1 the upper."""
+Read: TypeAlias = "Callable[[Leaf], Interval]"
+
+
+class Interval(NamedTuple):
+    """Bounds on each entry, and how many rows the least known part of it was measured on (0: it is not known)."""
+
+    lower: torch.Tensor
+    upper: torch.Tensor
+    rows: torch.Tensor
+
+
+class Expression:
+    """A vector of numbers that are measured on rows. Made by the functions of `nupi.rates`, not by hand."""
+
+    size: int
+    names: tuple[str, ...]
+
+    def parts(self) -> tuple[Expression, ...]:
+        """What it is made of."""
+        raise NotImplementedError
+
+    def interval(self, read: Read) -> Interval:
+        """Its bounds, when `read` gives those of each rate in it."""
+        raise NotImplementedError
+
+    def sides(self, end: int) -> set[Side]:
+        """Which bounds of which rates its upper (end = 1) or lower (-1) bound is made of."""
+        return set().union(*(part.sides(end) for part in self.parts()))
+
+    def rates(self) -> tuple[Leaf, ...]:
+        """The rates in it, each once."""
+        return tuple(dict.fromkeys(rate for part in self.parts() for rate in part.rates()))
+
+    @torch.no_grad()
+    def measure(self, batches: Iterable[Any], *, hard: bool = True) -> torch.Tensor:
+        """Its exact value over all rows of `batches`, NaN where it has none. No gradient flows.
+
+        Args:
+            batches: tuples of logits, labels, groups and weights (as many of them as are needed), chunk by chunk.
+            hard: by decisions; else by the sigmoid of the logits.
+        """
+        from nupi.rates.decisions import Soft
+        from nupi.rates.records import gather
+
+        soft = None if hard else Soft("sigmoid", 1.0)
+        records = gather({rate.record for rate in self.rates()}, batches, soft)
+        found = self.interval(lambda rate: rate.read(records[rate.record], soft))
+        return torch.where(found.rows > 0, found.upper, torch.nan)
+
+    def at_most(self, bound: float) -> Constraint:
+        """The constraint that every entry is at most `bound`."""
+        from nupi.rates.constraint import Constraint
+
+        return Constraint(self - number("bound", bound))
+
+    def at_least(self, bound: float) -> Constraint:
+        """The constraint that every entry is at least `bound`."""
+        from nupi.rates.constraint import Constraint
+
+        return Constraint(number("bound", bound) - self)
+
+    def equals(self, value: float) -> Constraint:
+        """The constraint that every entry is `value`, with a multiplier of either sign."""
+        from nupi.rates.constraint import Constraint
+
+        return Constraint(self - number("value", value), equality=True)
+
+    def gap(self, against: Against = "groups") -> Gap:
+        """How far the entries are apart: every two of them, or (against="overall") each and everybody's rate.
+
+        `rate.gap() <= 0.05` bounds the largest difference between any two groups, max - min, which is what
+        fairlearn calls the difference; `rate.gap("overall") <= 0.05` bounds how far each group's rate is from
+        that of all rows.
+        """
+        from nupi.rates.algebra import Chosen, Gap
+
+        if against == "overall":
+            return Gap(self - self.overall())
+        if against != "groups":
+            raise ValueError(f"against={against!r}: choose 'groups' or 'overall'")
+        if self.size < 2:
+            raise ValueError(
+                "a gap needs at least 2 groups to be between, but there is one; give the rate groups="
+            )
+        one, other = torch.triu_indices(self.size, self.size, offset=1).tolist()
+        return Gap(Chosen(self, tuple(one)) - Chosen(self, tuple(other)))
+
+    def overall(self) -> Expression:
+        """The same rate of everybody, once for each entry."""
+        raise TypeError(
+            "only a rate itself knows everybody's rate; subtract from an expression what it should be near"
+        )
+
+    def max(self) -> Expression:
+        """The largest entry among those that are known."""
+        from nupi.rates.algebra import Extreme
+
+        return Extreme(self, end=1)
+
+    def min(self) -> Expression:
+        """The smallest entry among those that are known."""
+        from nupi.rates.algebra import Extreme
+
+        return Extreme(self, end=-1)
+
+    def __getitem__(self, which: int | slice) -> Expression:
+        from nupi.rates.algebra import Chosen
+
+        chosen = range(self.size)[which]
+        return Chosen(self, tuple(chosen) if isinstance(chosen, range) else (chosen,))
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __add__(self, other: Expression | float) -> Expression:
+        from nupi.rates.algebra import Affine, Sum
+
+        return (
+            Sum(self, other) if isinstance(other, Expression) else Affine(self, 1.0, number("a term", other))
+        )
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Expression:
+        return self * -1.0
+
+    def __sub__(self, other: Expression | float) -> Expression:
+        return self + -other
+
+    def __rsub__(self, other: float) -> Expression:
+        return -self + other
+
+    def __mul__(self, factor: float) -> Expression:
+        from nupi.rates.algebra import Affine
+
+        if isinstance(factor, Expression):
+            raise TypeError(
+                "a product of two rates is not built; take sums, differences, multiples and ratios"
+            )
+        return Affine(self, number("factor", factor), 0.0)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Expression | float) -> Expression:
+        from nupi.rates.algebra import Ratio
+
+        return Ratio(self, other) if isinstance(other, Expression) else self * (1 / other)
+
+    def __rtruediv__(self, other: float) -> Expression:
+        from nupi.rates.algebra import Affine, Ratio
+
+        return Ratio(Affine(self, 0.0, number("numerator", other)), self)
+
+    def __abs__(self) -> Gap:
+        from nupi.rates.algebra import Gap
+
+        return Gap(self)
+
+    def __le__(self, bound: Expression | float) -> Constraint:
+        return (self - bound).at_most(0.0) if isinstance(bound, Expression) else self.at_most(bound)
+
+    def __ge__(self, bound: Expression | float) -> Constraint:
+        return (self - bound).at_least(0.0) if isinstance(bound, Expression) else self.at_least(bound)
+
+    def __bool__(self) -> bool:
+        raise TypeError(
+            "an expression of rates is neither true nor false; measure it, or bound one side at a time"
+        )
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {', '.join(self.names[:3])}{', …' if self.size > 3 else ''}>"
+
+
+def number(name: str, given: float) -> float:
+    """A finite number, or an error that names it."""
+    try:
+        value = float(given)
+    except (TypeError, ValueError):
+        value = float("nan")
+    if not abs(value) < float("inf"):
+        raise ValueError(f"{name}={given!r} must be a finite number")
+    return value

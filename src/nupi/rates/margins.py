@@ -1,0 +1,108 @@
+"""How far a rate on new rows may be from that on the rows at hand: binomial limits, for all constraints together.
+
+k of n rows count towards a rate p. With tail probability a, the limits are
+
+    exact (Clopper-Pearson)   lower: P(X >= k | n, lower) = a       upper: P(X <= k | n, upper) = a
+    wilson                    the p with |k / n - p| = z sqrt(p (1 - p) / n), z the normal quantile of 1 - a
+
+Each is missed with a probability of at most a (exact), or of about a (wilson). A constraint on several rates uses
+m of these limits, and a = (1 - confidence) / (m * comparisons), so that with `confidence` all hold together
+(Bonferroni), whatever the rates have to do with one another. Then so does any bound that interval arithmetic
+makes of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+
+import torch
+
+from nupi.rates.expressions import Expression, Interval
+from nupi.rates.groups import whole
+
+if TYPE_CHECKING:
+    from nupi.rates.rate import Leaf
+
+Method: TypeAlias = Literal["exact", "wilson"]
+
+
+@dataclass(frozen=True)
+class Confidence:
+    """How sure a constraint's limits are to be.
+
+    Args:
+        level: the probability that all limits hold together.
+        comparisons: how many constraints, or models to choose from, that is to cover.
+        method: which limits.
+    """
+
+    level: float = 0.95
+    comparisons: int = 1
+    method: Method = "exact"
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.level < 1.0:
+            raise ValueError(f"confidence={self.level!r} must be between 0 and 1, such as 0.95")
+        whole("comparisons", self.comparisons)
+        if self.method not in get_args(Method):
+            raise ValueError(f"method={self.method!r}: choose one of {', '.join(get_args(Method))}")
+
+    def check(self, expression: Expression, *, equality: bool) -> None:
+        """Refuse what has no such limits."""
+        if equality:
+            raise ValueError(
+                "no sample can show that rates are equal; bound their gap instead: rate.gap() <= 0.02"
+            )
+        for rate in expression.rates():
+            if not rate.binomial:
+                raise ValueError(f"the {rate.name} is no share of rows, and has no binomial limits")
+
+    def tail(self, expression: Expression) -> float:
+        """The probability that any one limit may be missed."""
+        limits = len(expression.sides(1))
+        return (1.0 - self.level) / (limits * self.comparisons)
+
+    def read(self, rate: Leaf, record: torch.Tensor, expression: Expression) -> Interval:
+        """The limits of a rate."""
+        from nupi.rates.rate import Rate
+
+        assert isinstance(rate, Rate)
+        counted, rows = (part[0] for part in rate.shares(record))
+        if record.device.type == "cpu" and not bool((rows == rows.round()).all()):
+            raise ValueError("weights make no whole rows, and so no binomial limits; measure without weights")
+        lower, upper = limits(counted, rows, self.tail(expression), self.method)
+        return Interval(lower, upper, rows.nan_to_num(nan=1.0))
+
+
+def limits(
+    counted: torch.Tensor, rows: torch.Tensor, tail: float, method: Method = "exact"
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Lower and upper limits of the rate that gave `counted` of `rows`, each missed with probability `tail`.
+
+    >>> lower, upper = limits(torch.tensor([5.0]), torch.tensor([100.0]), 0.025)
+    >>> lower, upper
+    (tensor([0.0164]), tensor([0.1128]))
+    """
+    if method == "wilson":
+        return _wilson(counted, rows, tail)
+    try:
+        from scipy.special import betaincinv
+    except ImportError:
+        raise ImportError(
+            "exact limits need scipy: pip install 'nupi[rates]'; or take method='wilson', which needs torch alone"
+        ) from None
+    k, n = (part.detach().cpu().double().numpy() for part in (counted, rows))
+    ends = betaincinv(k, n - k + 1, tail), betaincinv(k + 1, n - k, 1 - tail)
+    lower, upper = (torch.as_tensor(end, dtype=counted.dtype, device=counted.device) for end in ends)
+    return torch.where(counted > 0, lower, 0.0), torch.where(counted < rows, upper, 1.0)
+
+
+def _wilson(counted: torch.Tensor, rows: torch.Tensor, tail: float) -> tuple[torch.Tensor, torch.Tensor]:
+    z = torch.special.ndtri(torch.tensor(1 - tail, dtype=torch.float64)).item()
+    n = rows.clamp(min=1)
+    share = counted / n
+    centre = share + z * z / (2 * n)
+    spread = z * (share * (1 - share) / n + (z / (2 * n)) ** 2).sqrt()
+    lower, upper = ((centre + sign * spread) / (1 + z * z / n) for sign in (-1, 1))
+    return lower.clamp(min=0), upper.clamp(max=1)
