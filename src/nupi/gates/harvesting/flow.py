@@ -6,14 +6,18 @@ What has no rule keeps all channels that reach it, and the reason names it; noth
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx, nn
 
 from nupi.gates.graph import shape_of
 from nupi.gates.harvesting.channels import Channels, Flow
+from nupi.gates.harvesting.conditions import ALWAYS
 from nupi.gates.harvesting.rules import BATCH_NORMS, CONVOLUTIONS, RESHAPES, RULES, SIZES, NotCoveredError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 LAST = "is the last one of its layer"
 WITH_PARAMETERS = (*CONVOLUTIONS, *BATCH_NORMS, nn.Linear)
@@ -25,6 +29,13 @@ CONSTRUCTION |= {"__firstlineno__", "__static_attributes__"}  # from Python 3.13
 class Walk:
     """One pass over the graph of a plain model whose shapes are known.
 
+    Args:
+        model: the plain model.
+        graph: of it.
+        gates: by the name of a layer or norm, the number of its first gate, if the channels shall be known by the
+            gates that switch them; weights without gates then count as alive. Unless given, the weights themselves
+            say which channels are zero.
+
     Attributes:
         flows: the channels of each tensor that could be followed.
         lost: why they could not be, for the others.
@@ -32,8 +43,9 @@ class Walk:
         channels: all of them, and what must stay.
     """
 
-    def __init__(self, model: nn.Module, graph: fx.Graph) -> None:
+    def __init__(self, model: nn.Module, graph: fx.Graph, gates: Mapping[str, int] | None = None) -> None:
         self.model = model
+        self._gates = gates
         self.channels = Channels()
         self.flows: dict[fx.Node, Flow] = {}
         self.lost: dict[fx.Node, str] = {}
@@ -65,12 +77,21 @@ class Walk:
 
     def start(self, node: fx.Node, dim: int, weight: torch.Tensor, bias: torch.Tensor | None) -> Flow:
         """New channels, of a layer with this weight and bias."""
-        zero = (weight == 0).flatten(1).all(1)
-        if bias is not None:
-            zero &= bias == 0
         shape = shape_of(node)
         assert shape is not None
-        return Flow(self.channels.new(len(weight)), zero.cpu(), dim, shape)
+        alive = self.alive(node, weight)
+        if bias is not None:
+            alive = self.channels.conditions.some(alive, self.alive(node, bias))
+        return Flow(self.channels.new(len(weight)), alive, dim, shape)
+
+    def alive(self, node: fx.Node, weight: torch.Tensor) -> torch.Tensor:
+        """When the rows of this weight of the node's layer are not all zero: the conditions, one a row."""
+        if self._gates is None:
+            return (weight != 0).flatten(1).any(1).long().cpu() if weight.dim() > 1 else (weight != 0).long().cpu()
+        first = self._gates.get(str(node.target))
+        if first is None:
+            return torch.full((len(weight),), ALWAYS)
+        return torch.tensor([self.channels.conditions.gate(first + row) for row in range(len(weight))])
 
     def use(self, flow: Flow, node: fx.Node) -> None:
         """Ask that those of these channels that are not zero stay, for the layer of this node."""
@@ -78,7 +99,7 @@ class Walk:
             f"is not zero where {_named(node, self.module(node))} uses it: on the way something is added to it, or "
             "maps 0 to something else"
         )
-        self.channels.keep(flow.numbers[~flow.zero], reason)
+        self.channels.keep(flow.numbers, reason, flow.alive)
 
     def _visit(self, node: fx.Node) -> Flow | None:
         """The channels of what a node gives; None, and a word in `lost`, where they cannot be followed."""

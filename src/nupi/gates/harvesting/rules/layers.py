@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import nn
 
 from nupi.gates.harvesting.rules.common import NotCoveredError, Rule, shape
@@ -26,9 +25,11 @@ def _convolution(walk: Walk, node: fx.Node, conv: Any) -> Flow | None:
     if source is not None and conv.groups == conv.in_channels == conv.out_channels and conv.groups > 1:
         if source.dim != 1:
             raise NotCoveredError("its channels are not in dimension 1")
-        own = (conv.weight == 0).flatten(1).all(1).cpu()
-        no_bias = torch.ones_like(own) if conv.bias is None else (conv.bias == 0).cpu()
-        return source.but(shape(node), (source.zero | own) & no_bias)
+        conditions = walk.channels.conditions
+        alive = conditions.every(source.alive, walk.alive(node, conv.weight))
+        if conv.bias is not None:
+            alive = conditions.some(alive, walk.alive(node, conv.bias))
+        return source.but(shape(node), alive)
     if conv.groups > 1:
         raise NotCoveredError("groups of channels cannot be narrowed one by one")
     if source is not None:
@@ -54,8 +55,9 @@ def _batch_norm(walk: Walk, node: fx.Node, norm: Any) -> Flow | None:
     if source.dim != 1:
         raise NotCoveredError("its channels are not in dimension 1")
     if norm.weight is None:
-        return source.nowhere_zero(shape(node))
-    return source.but(shape(node), ((norm.weight == 0) & (norm.bias == 0)).cpu())
+        return source.always_alive(shape(node))
+    alive = walk.channels.conditions.some(walk.alive(node, norm.weight), walk.alive(node, norm.bias))
+    return source.but(shape(node), alive)
 
 
 LAYERS: dict[Any, Rule] = {

@@ -52,7 +52,7 @@ def _pad(walk: Walk, node: fx.Node, _: Any) -> Flow | None:
     if not isinstance(widths, tuple | list) or len(widths) // 2 >= len(source.shape) - source.dim:
         raise NotCoveredError("it must pad behind the channels")
     if argument(node, 3, "value", None) not in (None, 0):
-        return source.nowhere_zero(shape(node))
+        return source.always_alive(shape(node))
     return source.but(shape(node))
 
 
@@ -107,7 +107,7 @@ def _flat(node: fx.Node, source: Flow) -> Flow:
     if source.dim != 1:
         raise NotCoveredError(NOT_SECOND)
     times = math.prod(source.shape[2:])
-    return Flow(source.numbers.repeat_interleave(times), source.zero.repeat_interleave(times), 1, shape(node))
+    return Flow(source.numbers.repeat_interleave(times), source.alive.repeat_interleave(times), 1, shape(node))
 
 
 def _squeeze(walk: Walk, node: fx.Node, _: Any) -> Flow | None:
