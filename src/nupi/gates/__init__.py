@@ -10,12 +10,14 @@ small = nupi.gates.harvest(model, example)                      # a plain, small
 """
 
 from nupi.gates.attaching import attach
+from nupi.gates.budgets import Budget, budget
 from nupi.gates.densities import density, gate_parameters, gated_layers, layer_densities, weight_parameters
 from nupi.gates.hard_concrete import HardConcrete, probability_active, quantile
 from nupi.gates.harvesting import Harvest, HarvestError, harvest
 from nupi.gates.layers import Gated, GatedBatchNorm1d, GatedBatchNorm2d, GatedConv2d, GatedLinear
 
 __all__ = [
+    "Budget",
     "Gated",
     "GatedBatchNorm1d",
     "GatedBatchNorm2d",
@@ -25,6 +27,7 @@ __all__ = [
     "Harvest",
     "HarvestError",
     "attach",
+    "budget",
     "density",
     "gate_parameters",
     "gated_layers",

@@ -87,7 +87,11 @@ class Walk:
     def alive(self, node: fx.Node, weight: torch.Tensor) -> torch.Tensor:
         """When the rows of this weight of the node's layer are not all zero: the conditions, one a row."""
         if self._gates is None:
-            return (weight != 0).flatten(1).any(1).long().cpu() if weight.dim() > 1 else (weight != 0).long().cpu()
+            return (
+                (weight != 0).flatten(1).any(1).long().cpu()
+                if weight.dim() > 1
+                else (weight != 0).long().cpu()
+            )
         first = self._gates.get(str(node.target))
         if first is None:
             return torch.full((len(weight),), ALWAYS)

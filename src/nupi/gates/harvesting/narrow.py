@@ -20,20 +20,27 @@ def narrow(walk: Walk) -> dict[str, tuple[int, int]]:
     left: dict[str, tuple[int, int]] = {}
     for node, flow in walk.flows.items():
         module = walk.module(node)
-        outgoing, incoming = walk.channels.stays(flow.numbers), _incoming(walk, node)
-        if isinstance(module, CONVOLUTIONS):
+        if not isinstance(module, (*CONVOLUTIONS, *BATCH_NORMS, nn.Linear)):
+            continue
+        outgoing = walk.channels.stays(flow.numbers)
+        if not isinstance(module, BATCH_NORMS):
             left[str(node.target)] = int(outgoing.sum()), len(outgoing)
-            _narrow_convolution(module, outgoing, incoming)
-        elif isinstance(module, nn.Linear):
-            left[str(node.target)] = int(outgoing.sum()), len(outgoing)
-            _select(module, "weight", outgoing, incoming)
-            _select(module, "bias", outgoing)
-            module.out_features, module.in_features = module.weight.shape
-        elif isinstance(module, BATCH_NORMS):
-            for name in ("weight", "bias", "running_mean", "running_var"):
-                _select(module, name, outgoing)
-            module.num_features = int(outgoing.sum())
+        narrow_layer(module, outgoing, _incoming(walk, node))
     return left
+
+
+def narrow_layer(module: nn.Module, outgoing: torch.Tensor, incoming: torch.Tensor | None = None) -> None:
+    """Leave these channels of what comes out of a layer, and of what goes in, in place."""
+    if isinstance(module, CONVOLUTIONS):
+        _narrow_convolution(module, outgoing, incoming)
+    elif isinstance(module, nn.Linear):
+        _select(module, "weight", outgoing, incoming)
+        _select(module, "bias", outgoing)
+        module.out_features, module.in_features = module.weight.shape
+    elif isinstance(module, BATCH_NORMS):
+        for name in ("weight", "bias", "running_mean", "running_var"):
+            _select(module, name, outgoing)
+        module.num_features = int(outgoing.sum())
 
 
 def _incoming(walk: Walk, node: fx.Node) -> torch.Tensor | None:

@@ -107,7 +107,9 @@ def _flat(node: fx.Node, source: Flow) -> Flow:
     if source.dim != 1:
         raise NotCoveredError(NOT_SECOND)
     times = math.prod(source.shape[2:])
-    return Flow(source.numbers.repeat_interleave(times), source.alive.repeat_interleave(times), 1, shape(node))
+    return Flow(
+        source.numbers.repeat_interleave(times), source.alive.repeat_interleave(times), 1, shape(node)
+    )
 
 
 def _squeeze(walk: Walk, node: fx.Node, _: Any) -> Flow | None:
