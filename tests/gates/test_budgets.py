@@ -30,7 +30,10 @@ def test_the_realised_share_is_what_a_harvest_leaves(build, unit):
 def test_the_expected_share_is_the_mean_over_harvests_of_sampled_gates(build):
     model = gated(build)
     budget = gates.budget(model, IMAGES, parameters=1.0)
-    expected, probabilities = budget.expected().item(), [g.gate.probability() for g in gates.gated_layers(model).values()]
+    expected, probabilities = (
+        budget.expected().item(),
+        [g.gate.probability() for g in gates.gated_layers(model).values()],
+    )
     torch.manual_seed(1)
     shares = []
     for _ in range(400):
@@ -56,7 +59,9 @@ def test_closing_a_gate_costs_its_weights_in_both_neighbours():
 
 
 def test_neighbouring_gates_multiply():
-    model = nn.Sequential(nn.Linear(5, 6, bias=False), nn.Linear(6, 4, bias=False), nn.Linear(4, 2, bias=False))
+    model = nn.Sequential(
+        nn.Linear(5, 6, bias=False), nn.Linear(6, 4, bias=False), nn.Linear(4, 2, bias=False)
+    )
     gates.attach(model, ["0", "1"])
     budget = gates.budget(model, torch.randn(2, 5), flops=0.5)
     with torch.no_grad():
@@ -107,7 +112,14 @@ def test_a_training_ends_within_a_point_of_its_budget_by_a_count_of_the_exported
     torch.manual_seed(0)
     model = nn.Sequential(
         *(convolution(3, 32), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2)),
-        *(convolution(32, 48), nn.BatchNorm2d(48), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(48, 4)),
+        *(
+            convolution(32, 48),
+            nn.BatchNorm2d(48),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(48, 4),
+        ),
     )
     images = torch.randn(64, 3, 8, 8)
     labels = 2 * (images[:, 0].mean((1, 2)) > 0).long() + (images[:, 1, :4].mean((1, 2)) > 0).long()
@@ -205,7 +217,11 @@ def test_conditions_have_the_truth_values_of_the_expressions_they_stand_for(expr
     known = Conditions()
 
     def number(part):
-        return known.gate(part) if isinstance(part, int) else known.join(part[0], number(part[1]), number(part[2]))
+        return (
+            known.gate(part)
+            if isinstance(part, int)
+            else known.join(part[0], number(part[1]), number(part[2]))
+        )
 
     def truth(part):
         if isinstance(part, int):

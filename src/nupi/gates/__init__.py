@@ -15,6 +15,9 @@ from nupi.gates.densities import density, gate_parameters, gated_layers, layer_d
 from nupi.gates.hard_concrete import HardConcrete, probability_active, quantile
 from nupi.gates.harvesting import Harvest, HarvestError, harvest
 from nupi.gates.layers import Gated, GatedBatchNorm1d, GatedBatchNorm2d, GatedConv2d, GatedLinear
+from nupi.gates.transformer.attaching import attach_transformer
+from nupi.gates.transformer.layers import GatedInputLinear
+from nupi.gates.transformer.pretrained import from_pretrained
 
 __all__ = [
     "Budget",
@@ -22,13 +25,16 @@ __all__ = [
     "GatedBatchNorm1d",
     "GatedBatchNorm2d",
     "GatedConv2d",
+    "GatedInputLinear",
     "GatedLinear",
     "HardConcrete",
     "Harvest",
     "HarvestError",
     "attach",
+    "attach_transformer",
     "budget",
     "density",
+    "from_pretrained",
     "gate_parameters",
     "gated_layers",
     "harvest",

@@ -222,6 +222,13 @@ class GatedBatchNorm2d(_GatedBatchNorm, nn.BatchNorm2d):
     """
 
 
+def is_conv1d(layer: nn.Module) -> bool:
+    """Whether this is GPT-2's linear layer, whose weight is transposed; told by its form, as it is not torch's."""
+    sizes = (getattr(layer, "nx", None), getattr(layer, "nf", None))
+    weight = getattr(layer, "weight", None)
+    return weight is not None and tuple(weight.shape) == sizes
+
+
 def gated_weight(
     z: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor | None]:

@@ -16,11 +16,13 @@ from torch import nn
 
 from nupi.gates.budgets.counting import Count
 from nupi.gates.budgets.latency import timed
-from nupi.gates.budgets.parts import network
+from nupi.gates.budgets.blocks import block_network
+from nupi.gates.budgets.parts import flops_of, network
 from nupi.gates.densities import gated_layers
-from nupi.gates.graph import UntraceableError, unchanged
+from nupi.gates.graph import UntraceableError
 from nupi.gates.harvesting.bake import bake
 from nupi.gates.harvesting.checks import check_model, copied
+from nupi.gates.transformer.layers import GatedInput
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -163,8 +165,14 @@ def _share(model: nn.Module, inputs: tuple[Any, ...], unit: str) -> Callable[[to
     plain = copied(model)
     gates = sum(layer.gate.log_alpha.numel() for layer in gated_layers(model).values())
     bake(plain)
+    by_structure = [isinstance(layer, GatedInput) for layer in gated_layers(model).values()]
+    if any(by_structure) and not all(by_structure):
+        raise ValueError(
+            "model has gates of attach_transformer and of attach: the size of both together cannot be computed; gate "
+            "it with one of the two"
+        )
     try:
-        parts = network(model, plain, inputs)
+        parts = (block_network if any(by_structure) else network)(model, plain, inputs)
     except UntraceableError as error:
         raise ValueError(f"{error}. So the size of the harvested network cannot be computed") from error
     if unit == "latency":
@@ -172,12 +180,4 @@ def _share(model: nn.Module, inputs: tuple[Any, ...], unit: str) -> Callable[[to
     if unit == "parameters":
         total = sum(each.numel() for each in plain.parameters())
         return Count(parts, [each.parameters for each in parts.parts], total, gates)
-    return Count(parts, [each.flops for each in parts.parts], _flops(plain, inputs), gates)
-
-
-def _flops(model: nn.Module, inputs: tuple[Any, ...]) -> int:
-    from torch.utils.flop_counter import FlopCounterMode
-
-    with unchanged(model), torch.no_grad(), FlopCounterMode(display=False) as counter:
-        model(*inputs)
-    return int(counter.get_total_flops())
+    return Count(parts, [each.flops for each in parts.parts], flops_of(plain, inputs)["Global"], gates)

@@ -30,25 +30,25 @@ class Widths:
             for each in network.parts
         ]
         self._count = len(vectors)
+        # A harvest leaves one channel in every layer, which may be several positions, as those of a head are.
+        self._least = torch.tensor([vector.count(vector[0]) for vector in vectors])
         self._positions = torch.tensor([condition for vector in vectors for condition in vector])
         self._vectors = torch.tensor([number for vector, number in vectors.items() for _ in vector])
         self._places = torch.tensor(places).T
 
     def __call__(self, gates: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Channels in and out of each part: for gates that are open or closed, or open with a probability.
-
-        A harvest leaves one channel in every layer, so no width is below 1.
-        """
+        """Channels in and out of each part: for gates that are open or closed, or open with a probability."""
         self._to(gates.device)
         alive = self._evaluation(gates)[self._positions]
-        widths = gates.new_zeros(self._count).index_add(0, self._vectors, alive).clamp(min=1)
+        widths = gates.new_zeros(self._count).index_add(0, self._vectors, alive)
+        widths = widths.maximum(self._least.to(widths.dtype))
         incoming, outgoing = widths[self._places]
         return incoming, outgoing
 
     def _to(self, device: torch.device) -> None:
         if self._places.device != device:
-            self._positions, self._vectors, self._places = (
-                each.to(device) for each in (self._positions, self._vectors, self._places)
+            self._least, self._positions, self._vectors, self._places = (
+                each.to(device) for each in (self._least, self._positions, self._vectors, self._places)
             )
 
 

@@ -1,7 +1,7 @@
 """How long the network takes for given gates: a table of measured times for every layer, interpolated.
 
 Each layer is timed at a few widths in and out, on the device and for the input of the example. What the layers do not
-explain (activations, sums, pooling) is shared out among them by the numbers they give, and falls with their widths.
+explain (activations, sums, pooling, attention) is shared out among them by the numbers they give, and falls with their widths.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from nupi.gates.budgets.counting import Widths
 from nupi.gates.budgets.parts import call_shapes
 from nupi.gates.graph import unchanged
 from nupi.gates.harvesting.narrow import narrow_layer
+from nupi.gates.layers import is_conv1d
 
 if TYPE_CHECKING:
     from nupi.gates.budgets.parts import Network, Part
@@ -66,12 +67,21 @@ def _cell(share: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def timed(network: Network, plain: nn.Module, inputs: tuple[Any, ...], gates: int) -> Latency:
     """The latency of a plain model as a function of the gates, measured on these inputs."""
     shapes = call_shapes(plain, inputs)
+    nothing = torch.zeros(len(GRID), len(GRID), dtype=torch.float64)
     tables = torch.stack(
-        [_table(plain.get_submodule(part.name), part, shapes[part.name][0]) for part in network.parts]
+        [
+            _table(plain.get_submodule(part.name), part, shapes[part.name][0])
+            if any(part.parameters)
+            else nothing
+            for part in network.parts
+        ]
     )
     with unchanged(plain):
         total = _seconds(plain, inputs)
-    outputs = torch.tensor([shapes[part.name][1].numel() for part in network.parts], dtype=torch.float64)
+    outputs = torch.tensor(
+        [shapes[part.name][1].numel() if any(part.parameters) else 0 for part in network.parts],
+        dtype=torch.float64,
+    )
     return Latency(network, tables, total, outputs, gates)
 
 
@@ -92,7 +102,7 @@ def _narrow_seconds(
     incoming, outgoing = _first(full_in, share_in), _first(len(part.outgoing), share_out)
     small = copy.deepcopy(layer)
     narrow_layer(small, outgoing, incoming if pairwise else None)
-    dim = len(given) - 1 if isinstance(layer, nn.Linear) else 1
+    dim = len(given) - 1 if isinstance(layer, nn.Linear) or is_conv1d(layer) else 1
     sizes = [*given[:dim], int(incoming.sum()), *given[dim + 1 :]]
     any_parameter = next(iter(small.parameters()))
     return _seconds(small, (torch.randn(sizes, device=any_parameter.device, dtype=any_parameter.dtype),))

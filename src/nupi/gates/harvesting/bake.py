@@ -15,6 +15,7 @@ from nupi.gates.layers import (
     GatedLinear,
     gated_weight,
 )
+from nupi.gates.transformer.layers import GatedInput
 
 PLAIN: dict[type[Gated], type[nn.Module]] = {
     GatedConv2d: nn.Conv2d,
@@ -41,6 +42,8 @@ def _plain(layer: Gated) -> nn.Module:
     if isinstance(layer, GatedConv2d | GatedLinear):
         weight, bias = gated_weight(z, layer.weight, layer.bias)
         return _as_plain(layer, weight=weight, bias=bias)
+    if isinstance(layer, GatedInput):
+        return _as_plain(layer, weight=layer.gated_weight(z))
     if isinstance(layer, GatedBatchNorm1d | GatedBatchNorm2d):
         return _as_plain(layer, **_gated_norm(layer, z))
     raise HarvestError(f"no plain form is known for a {type(layer).__name__}")
@@ -75,12 +78,13 @@ def _gated_norm(
 
 def _as_plain(layer: Gated, **tensors: torch.Tensor | None) -> nn.Module:
     """A plain layer with these parameters and buffers, and all else as `layer` has it."""
-    plain_type = PLAIN[type(layer)]
-    plain = plain_type.__new__(plain_type)
+    # A layer with gates on its inputs comes from its own class and from the plain one, in this order.
+    plain_type = type(layer).__bases__[1] if isinstance(layer, GatedInput) else PLAIN[type(layer)]
+    plain: nn.Module = plain_type.__new__(plain_type)
     plain.__dict__.update(layer.__dict__)
     for own in ("_parameters", "_buffers", "_modules"):
         plain.__dict__[own] = layer.__dict__[own].copy()
-    for extra in ("parameters_per_gate", IN_FRONT, "place"):
+    for extra in ("parameters_per_gate", IN_FRONT, "place", "size"):
         plain.__dict__.pop(extra, None)
     del plain._modules["gate"]
     plain._buffers.pop("open_batches", None)

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from nupi.gates.harvesting.rules import BATCH_NORMS, CONVOLUTIONS
+from nupi.gates.layers import is_conv1d
 
 if TYPE_CHECKING:
     from torch import fx
@@ -29,18 +30,24 @@ def narrow(walk: Walk) -> dict[str, tuple[int, int]]:
     return left
 
 
-def narrow_layer(module: nn.Module, outgoing: torch.Tensor, incoming: torch.Tensor | None = None) -> None:
-    """Leave these channels of what comes out of a layer, and of what goes in, in place."""
+def narrow_layer(
+    module: nn.Module, outgoing: torch.Tensor | None = None, incoming: torch.Tensor | None = None
+) -> None:
+    """Leave these channels of what comes out of a layer, and of what goes in, in place; None leaves all."""
     if isinstance(module, CONVOLUTIONS):
         _narrow_convolution(module, outgoing, incoming)
     elif isinstance(module, nn.Linear):
         _select(module, "weight", outgoing, incoming)
         _select(module, "bias", outgoing)
         module.out_features, module.in_features = module.weight.shape
+    elif is_conv1d(module):
+        _select(module, "weight", incoming, outgoing)
+        _select(module, "bias", outgoing)
+        module.nx, module.nf = module.weight.shape  # type: ignore[assignment, union-attr]
     elif isinstance(module, BATCH_NORMS):
         for name in ("weight", "bias", "running_mean", "running_var"):
             _select(module, name, outgoing)
-        module.num_features = int(outgoing.sum())
+        module.num_features = len(outgoing[outgoing]) if outgoing is not None else module.num_features
 
 
 def _incoming(walk: Walk, node: fx.Node) -> torch.Tensor | None:
@@ -49,7 +56,7 @@ def _incoming(walk: Walk, node: fx.Node) -> torch.Tensor | None:
 
 
 def _narrow_convolution(
-    conv: nn.Conv1d | nn.Conv2d | nn.Conv3d, outgoing: torch.Tensor, incoming: torch.Tensor | None
+    conv: nn.Conv1d | nn.Conv2d | nn.Conv3d, outgoing: torch.Tensor | None, incoming: torch.Tensor | None
 ) -> None:
     depthwise = conv.groups > 1
     _select(conv, "weight", outgoing, None if depthwise else incoming)
@@ -59,14 +66,18 @@ def _narrow_convolution(
     conv.in_channels = conv.weight.shape[1] * conv.groups
 
 
-def _select(module: nn.Module, name: str, rows: torch.Tensor, columns: torch.Tensor | None = None) -> None:
-    """Keep these rows, and these columns, of a parameter or buffer that may not be there."""
+def _select(
+    module: nn.Module, name: str, rows: torch.Tensor | None, columns: torch.Tensor | None = None
+) -> None:
+    """Keep these rows, and these columns, of a parameter or buffer that may not be there; None keeps all."""
     tensor: torch.Tensor | None = getattr(module, name)
-    if tensor is None or (bool(rows.all()) and (columns is None or bool(columns.all()))):
+    if tensor is None or all(which is None or bool(which.all()) for which in (rows, columns)):
         return
-    chosen = tensor.detach()[rows.to(tensor.device)]
+    chosen = tensor.detach()
+    if rows is not None:
+        chosen = chosen[rows.nonzero().flatten().to(tensor.device)]
     if columns is not None:
-        chosen = chosen[:, columns.to(tensor.device)]
+        chosen = chosen[:, columns.nonzero().flatten().to(tensor.device)]
     chosen = chosen.clone(memory_format=_memory_format(tensor))
     setattr(
         module, name, nn.Parameter(chosen, tensor.requires_grad) if name in module._parameters else chosen
