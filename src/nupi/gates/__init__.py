@@ -14,7 +14,8 @@ from nupi.gates.budgets import Budget, budget
 from nupi.gates.densities import density, gate_parameters, gated_layers, layer_densities, weight_parameters
 from nupi.gates.hard_concrete import HardConcrete, probability_active, quantile
 from nupi.gates.harvesting import Harvest, HarvestError, harvest
-from nupi.gates.layers import Gated, GatedBatchNorm1d, GatedBatchNorm2d, GatedConv2d, GatedLinear
+from nupi.gates.layers import Gated, GatedBatchNorm1d, GatedBatchNorm2d, GatedConv1d, GatedConv2d, GatedLinear
+from nupi.gates.norms import GatedGroupNorm, GatedLayerNorm, GatedRMSNorm
 from nupi.gates.transformer.attaching import attach_transformer
 from nupi.gates.transformer.layers import GatedInputLinear
 from nupi.gates.transformer.pretrained import from_pretrained
@@ -24,9 +25,13 @@ __all__ = [
     "Gated",
     "GatedBatchNorm1d",
     "GatedBatchNorm2d",
+    "GatedConv1d",
     "GatedConv2d",
+    "GatedGroupNorm",
     "GatedInputLinear",
+    "GatedLayerNorm",
     "GatedLinear",
+    "GatedRMSNorm",
     "HardConcrete",
     "Harvest",
     "HarvestError",

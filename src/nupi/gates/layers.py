@@ -88,6 +88,19 @@ class Gated(nn.Module):
         self.gate = gate.train(plain.training)
 
 
+class GatedConv1d(Gated, nn.Conv1d):
+    """A one-dimensional convolution with gates; arguments as for `GatedConv2d`."""
+
+    def __init__(self, conv: nn.Conv1d, gate: HardConcrete) -> None:
+        self._take_over(conv, gate)
+        self.parameters_per_gate = _parameters_per_gate(conv, gate)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - torch's name
+        """The convolution with its gated weight."""
+        output: torch.Tensor = self._conv_forward(input, *gated_weight(self.gate(), self.weight, self.bias))
+        return output
+
+
 class GatedConv2d(Gated, nn.Conv2d):
     """A convolution with gates on its output channels or on its weights.
 
@@ -239,7 +252,7 @@ def gated_weight(
     return weight * z.view(-1, *[1] * (weight.dim() - 1)), None if bias is None else bias * z
 
 
-def _parameters_per_gate(layer: nn.Conv2d | nn.Linear, gate: HardConcrete) -> int:
+def _parameters_per_gate(layer: nn.Conv1d | nn.Conv2d | nn.Linear, gate: HardConcrete) -> int:
     weight = layer.weight
     if gate.shape == weight.shape:
         return 1

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from nupi.gates.budgets.blocks import block_network
 from nupi.gates.budgets.counting import Count
 from nupi.gates.budgets.latency import timed
-from nupi.gates.budgets.blocks import block_network
 from nupi.gates.budgets.parts import flops_of, network
 from nupi.gates.densities import gated_layers
 from nupi.gates.graph import UntraceableError

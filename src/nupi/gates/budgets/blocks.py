@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nupi.gates.budgets.parts import Network, Part, always, call_shapes, first_gates, flops_of
+from nupi.gates.budgets.parts import Network, Part, always, call_shapes, flops_of, gate_numbers
 from nupi.gates.harvesting.conditions import Conditions
 from nupi.gates.transformer.blocks import blocks, widths
 
@@ -18,14 +18,13 @@ if TYPE_CHECKING:
 
 def block_network(model: nn.Module, plain: nn.Module, inputs: tuple[Any, ...]) -> Network:
     """The parts of a gated transformer, by its structure; arguments as for `network`."""
-    conditions, gates = Conditions(), first_gates(model)
+    conditions, gates = Conditions(), gate_numbers(model)
     shapes, counts = call_shapes(plain, inputs), flops_of(plain, inputs)
     parts = []
     for block in blocks(plain):
         if block.user not in gates:
             continue
-        first = gates[block.user]
-        alive = torch.tensor([conditions.gate(first + number) for number in range(block.gates)])
+        alive = torch.tensor([conditions.gate(number) for number in gates[block.user]])
         for maker in block.makers:
             outgoing = alive.repeat_interleave(maker.size).repeat(maker.copies)
             parts.append(_linear(plain, maker.name, None, outgoing, shapes[maker.name][1]))

@@ -1,7 +1,8 @@
 """How long the network takes for given gates: a table of measured times for every layer, interpolated.
 
 Each layer is timed at a few widths in and out, on the device and for the input of the example. What the layers do not
-explain (activations, sums, pooling, attention) is shared out among them by the numbers they give, and falls with their widths.
+explain (activations, sums, pooling, attention) is shared out among them by the numbers they give, and falls with their
+widths.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from nupi.gates.densities import gated_layers
 from nupi.gates.graph import trace, unchanged
 from nupi.gates.harvesting.conditions import ALWAYS, Conditions
 from nupi.gates.harvesting.flow import Walk
-from nupi.gates.harvesting.rules import BATCH_NORMS, CONVOLUTIONS
+from nupi.gates.harvesting.rules import NARROWED
 
 
 @dataclass(frozen=True)
@@ -64,12 +64,12 @@ def network(model: nn.Module, plain: nn.Module, inputs: tuple[Any, ...]) -> Netw
     Raises:
         UntraceableError: as `trace` does.
     """
-    walk = Walk(plain, trace(plain, inputs), first_gates(model))
+    walk = Walk(plain, trace(plain, inputs), gate_numbers(model))
     shapes = call_shapes(plain, inputs)
     parts = []
     for node, flow in walk.flows.items():
         module = walk.module(node)
-        if not isinstance(module, (*CONVOLUTIONS, *BATCH_NORMS, nn.Linear)):
+        if not isinstance(module, NARROWED):
             continue
         source = walk.source(node)
         outgoing = walk.channels.needed(flow.numbers)
@@ -95,12 +95,12 @@ def part(
     return Part(name, incoming, outgoing, (kernel, int(bias)), (2 * kernel * places, 0))
 
 
-def first_gates(model: nn.Module) -> dict[str, int]:
-    """By the name of the module that gates sit in, the number of its first gate."""
+def gate_numbers(model: nn.Module) -> dict[str, range]:
+    """By the name of the module that gates sit in, their numbers among all gates of the model."""
     names = {module: name for name, module in model.named_modules()}
     first, found = 0, {}
     for layer in gated_layers(model).values():
-        found[names[layer]] = first
+        found[names[layer]] = range(first, first + layer.gate.log_alpha.numel())
         first += layer.gate.log_alpha.numel()
     return found
 

@@ -2,7 +2,8 @@
 
 The median gates become part of the weights; the graph of the model (`torch.fx`) says which channels are then zero
 wherever they are used; those are taken out of the layer that makes them, of its norm, and of the layers that use
-them. Heads and MLP units of transformers go by the structure of their blocks instead. The result is a model of the same class with narrower layers: it trains on, saves, and exports like any other.
+them. Heads and MLP units of transformers go by the structure of their blocks instead. The result is a model of the
+same class with narrower layers: it trains on, saves, and exports like any other.
 
 Understood are convolutions (dense and depthwise), linear layers, batch norms, activations, pooling, flattening,
 reductions over space, sums, products and concatenations of layers' outputs, in any arrangement. Closed channels

@@ -14,13 +14,12 @@ from torch import fx, nn
 from nupi.gates.graph import shape_of
 from nupi.gates.harvesting.channels import Channels, Flow
 from nupi.gates.harvesting.conditions import ALWAYS
-from nupi.gates.harvesting.rules import BATCH_NORMS, CONVOLUTIONS, RESHAPES, RULES, SIZES, NotCoveredError
+from nupi.gates.harvesting.rules import NARROWED, RESHAPES, RULES, SIZES, NotCoveredError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 LAST = "is the last one of its layer"
-WITH_PARAMETERS = (*CONVOLUTIONS, *BATCH_NORMS, nn.Linear)
 # What a class may define and still compute what the class it comes from does.
 CONSTRUCTION = {"__init__", "extra_repr", "reset_parameters", "__module__", "__doc__", "__annotations__"}
 CONSTRUCTION |= {"__firstlineno__", "__static_attributes__"}  # from Python 3.13 on
@@ -32,7 +31,7 @@ class Walk:
     Args:
         model: the plain model.
         graph: of it.
-        gates: by the name of a layer or norm, the number of its first gate, if the channels shall be known by the
+        gates: by the name of a layer or norm, the numbers of its gates, if the channels shall be known by the
             gates that switch them; weights without gates then count as alive. Unless given, the weights themselves
             say which channels are zero.
 
@@ -43,7 +42,7 @@ class Walk:
         channels: all of them, and what must stay.
     """
 
-    def __init__(self, model: nn.Module, graph: fx.Graph, gates: Mapping[str, int] | None = None) -> None:
+    def __init__(self, model: nn.Module, graph: fx.Graph, gates: Mapping[str, range] | None = None) -> None:
         self.model = model
         self._gates = gates
         self.channels = Channels()
@@ -92,10 +91,11 @@ class Walk:
                 if weight.dim() > 1
                 else (weight != 0).long().cpu()
             )
-        first = self._gates.get(str(node.target))
-        if first is None:
+        own = self._gates.get(str(node.target))
+        if own is None:
             return torch.full((len(weight),), ALWAYS)
-        return torch.tensor([self.channels.conditions.gate(first + row) for row in range(len(weight))])
+        size = len(weight) // len(own)  # of what one gate switches: a channel, or a group of them
+        return torch.tensor([self.channels.conditions.gate(gate) for gate in own]).repeat_interleave(size)
 
     def use(self, flow: Flow, node: fx.Node) -> None:
         """Ask that those of these channels that are not zero stay, for the layer of this node."""
@@ -177,7 +177,7 @@ def _shared_modules(model: nn.Module, graph: fx.Graph) -> set[nn.Module]:
         for node in graph.nodes
         if node.op == "get_attr"
     }
-    with_parameters = {module for module in calls if isinstance(module, WITH_PARAMETERS)}
+    with_parameters = {module for module in calls if isinstance(module, NARROWED)}
     return {
         module
         for module in with_parameters

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from nupi.gates.harvesting.rules import BATCH_NORMS, CONVOLUTIONS
+from nupi.gates.harvesting.rules import BATCH_NORMS, CONVOLUTIONS, LAYER_NORMS, NARROWED
 from nupi.gates.layers import is_conv1d
+from nupi.gates.norms import OVER_OPEN
 
 if TYPE_CHECKING:
     from torch import fx
@@ -21,10 +22,10 @@ def narrow(walk: Walk) -> dict[str, tuple[int, int]]:
     left: dict[str, tuple[int, int]] = {}
     for node, flow in walk.flows.items():
         module = walk.module(node)
-        if not isinstance(module, (*CONVOLUTIONS, *BATCH_NORMS, nn.Linear)):
+        if not isinstance(module, NARROWED):
             continue
         outgoing = walk.channels.stays(flow.numbers)
-        if not isinstance(module, BATCH_NORMS):
+        if isinstance(module, (*CONVOLUTIONS, nn.Linear)):
             left[str(node.target)] = int(outgoing.sum()), len(outgoing)
         narrow_layer(module, outgoing, _incoming(walk, node))
     return left
@@ -43,11 +44,13 @@ def narrow_layer(
     elif is_conv1d(module):
         _select(module, "weight", incoming, outgoing)
         _select(module, "bias", outgoing)
-        module.nx, module.nf = module.weight.shape  # type: ignore[assignment, union-attr]
+        module.__dict__["nx"], module.__dict__["nf"] = module.get_parameter("weight").shape
     elif isinstance(module, BATCH_NORMS):
         for name in ("weight", "bias", "running_mean", "running_var"):
             _select(module, name, outgoing)
-        module.num_features = len(outgoing[outgoing]) if outgoing is not None else module.num_features
+        module.num_features = module.num_features if outgoing is None else int(outgoing.sum())
+    elif isinstance(module, (*LAYER_NORMS, nn.GroupNorm)) and outgoing is not None:
+        _narrow_norm(module, outgoing)
 
 
 def _incoming(walk: Walk, node: fx.Node) -> torch.Tensor | None:
@@ -64,6 +67,19 @@ def _narrow_convolution(
     conv.out_channels = len(conv.weight)
     conv.groups = conv.out_channels if depthwise else 1
     conv.in_channels = conv.weight.shape[1] * conv.groups
+
+
+def _narrow_norm(norm: nn.LayerNorm | nn.RMSNorm | nn.GroupNorm, outgoing: torch.Tensor) -> None:
+    left = int(outgoing.sum())
+    for name in ("weight", "bias"):
+        if name in norm._parameters:
+            _select(norm, name, outgoing)
+    if isinstance(norm, nn.GroupNorm):
+        norm.num_groups = norm.num_groups * left // norm.num_channels
+        norm.num_channels = left
+    else:
+        norm.normalized_shape = (left,)
+        norm.__dict__.pop(OVER_OPEN, None)  # from here on it is a norm like any other
 
 
 def _select(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Kind: TypeAlias = Literal["heads", "mlp"]
 
 # Names of layers: those that make the channels, then the one that uses them. A dot leads into a submodule.
-ATTENTION = (
+ATTENTION: tuple[tuple[tuple[str, ...], str], ...] = (
     (("q_proj", "k_proj", "v_proj"), "o_proj"),
     (("q_proj", "k_proj", "v_proj"), "out_proj"),
     (("q_lin", "k_lin", "v_lin"), "out_lin"),
@@ -33,7 +33,7 @@ ATTENTION = (
     (("attention.query", "attention.key", "attention.value"), "output.dense"),
     (("c_attn",), "c_proj"),
 )
-MLP = (
+MLP: tuple[tuple[tuple[str, ...], str], ...] = (
     (("gate_proj", "up_proj"), "down_proj"),
     (("intermediate.dense",), "output.dense"),
     (("fc1",), "fc2"),
@@ -130,6 +130,7 @@ def _attention(model: nn.Module, name: str, makers: list[str], user: str) -> Blo
         return None
     channels = widths(model.get_submodule(user))[0]
     outputs = [widths(model.get_submodule(maker))[1] for maker in makers]
+    made: tuple[Maker, ...]
     if len(makers) == 1:  # queries, keys and values in one
         gates, made = channels // head, (Maker(makers[0], head, 3),)
         fits = outputs[0] == 3 * channels

@@ -27,8 +27,8 @@ def note_in_config(model: nn.Module, stays: dict[str, torch.Tensor]) -> None:
 def from_pretrained(model_class: type[Any], path: Any, **options: Any) -> Any:
     """Load a harvested transformer that was saved with `save_pretrained`.
 
-    Its blocks differ in width, which the config of `transformers` has no words for; so the harvest has noted the widths in
-    the config, and this builds the narrow model before the weights are loaded.
+    Its blocks differ in width, which the config of `transformers` has no words for; so the harvest has noted the
+    widths in the config, and this builds the narrow model before the weights are loaded.
 
     Args:
         model_class: the class of the model, such as `transformers.LlamaForCausalLM`.
@@ -46,7 +46,9 @@ def from_pretrained(model_class: type[Any], path: Any, **options: Any) -> Any:
                     f"the config at {path!r} says that {min(missing)!r} was harvested, which a {model_class.__name__} "
                     "does not have; load it as the class that was saved"
                 )
-            stays = {block.user: torch.arange(block.gates, device="cpu") < counts[block.user] for block in found}
+            stays = {
+                block.user: torch.arange(block.gates, device="cpu") < counts[block.user] for block in found
+            }
             narrow_blocks(self, found, stays)
 
     Narrow.__name__ = model_class.__name__

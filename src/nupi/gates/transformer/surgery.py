@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
-
 from nupi.gates.harvesting.narrow import narrow_layer
 from nupi.gates.transformer.layers import GatedInput
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import torch
     from torch import nn
 
     from nupi.gates.transformer.blocks import Block
