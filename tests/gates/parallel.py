@@ -11,7 +11,9 @@ from nupi import gates
 
 def model():
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 3))
+    net = nn.Sequential(
+        nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 3)
+    )
     gates.attach(net, ["0", "3"], droprate_init=0.3, clamp=4.6)
     return net
 

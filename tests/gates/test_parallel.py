@@ -33,7 +33,11 @@ def test_the_gradient_of_the_gates_is_the_mean_over_ranks_plus_that_of_the_size(
 
 def test_a_gated_norm_that_was_converted_to_sync_batch_norm_is_refused():
     model = nn.SyncBatchNorm.convert_sync_batchnorm(gated(chain))
-    for what in (gates.density, lambda m: gates.budget(m, IMAGES, flops=0.5), lambda m: gates.harvest(m, IMAGES)):
+    for what in (
+        gates.density,
+        lambda m: gates.budget(m, IMAGES, flops=0.5),
+        lambda m: gates.harvest(m, IMAGES),
+    ):
         with pytest.raises(ValueError, match="in a SyncBatchNorm, which does not use them"):
             what(model)
 
@@ -66,7 +70,7 @@ def test_a_compiled_model_computes_and_trains_as_the_plain_one(build):
         model.eval()
         results.append([loss.detach(), number(net).detach(), *gradients])
     torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
-    with pytest.raises(gates.HarvestError, match="pass model._orig_mod"):
+    with pytest.raises(gates.HarvestError, match=r"pass model\._orig_mod"):
         gates.harvest(compiled, example)
-    with pytest.raises(gates.HarvestError, match="pass model._orig_mod"):
+    with pytest.raises(gates.HarvestError, match=r"pass model\._orig_mod"):
         gates.budget(compiled, example, flops=0.5)

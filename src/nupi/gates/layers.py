@@ -76,7 +76,7 @@ class Gated(nn.Module):
                 f"this {type(plain).__name__} has a forward of its own, put on it by a wrapper, which would go past "
                 "the gate; gate the model before it is wrapped"
             )
-        if plain._parameters.get("weight") is None and not isinstance(plain, _BatchNorm):
+        if "weight" not in plain._parameters:
             raise TypeError(
                 f"the weight of this {type(plain).__name__} is no parameter but computed from others (weight_norm, "
                 "spectral_norm or prune); remove that first"

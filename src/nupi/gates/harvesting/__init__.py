@@ -181,7 +181,10 @@ def _stuck(walk: Walk, closed: Mapping[str, tuple[str, torch.Tensor]]) -> dict[s
         if flow is None:
             stuck[layer] = f"its output {walk.lost[nodes[name]]}"
             continue
-        for number in flow.numbers[is_closed].tolist():
+        positions = is_closed.repeat_interleave(
+            len(flow.numbers) // len(is_closed)
+        )  # a gate may have a group
+        for number in flow.numbers[positions].tolist():
             why = walk.channels.reason(number)
             if why not in (None, LAST):
                 stuck[layer] = f"one of them {why}"

@@ -39,6 +39,12 @@ class Flow:
         return self.but(shape, torch.full_like(self.alive, ALWAYS))
 
 
+class Pieces(tuple[Flow, ...]):
+    """The parts that a tensor is cut into along its channels."""
+
+    __slots__ = ()
+
+
 class Channels:
     """All channels of a network: which are one, and which must stay, under what condition and for what reason."""
 
