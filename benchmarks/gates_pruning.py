@@ -14,6 +14,7 @@ these two where it can. All three may prune the same layers.
 from __future__ import annotations
 
 import csv
+import json
 import math
 import statistics
 import sys
@@ -94,7 +95,8 @@ def with_gates(task: Task, share: float, seed: int) -> nn.Module:
     def constrained(loss: torch.Tensor) -> torch.Tensor:
         violations = {"flops": budget()}
         lagrangian.ascend(dual, violations)
-        return lagrangian(loss, violations)
+        value: torch.Tensor = lagrangian(loss, violations)
+        return value
 
     weights = gates.weight_parameters(model)
     train(model, schedule, FIRST, after=constrained, parameters=weights, others=(gate,))
@@ -260,14 +262,24 @@ def figure() -> None:
     home = RESULTS.parents[1] / "docs" / "figures"
     home.mkdir(parents=True, exist_ok=True)
     shown.savefig(home / "pruning.png", dpi=130)
-    print("| task | method | FLOPs asked | accuracy (%) | FLOPs | parameters | ms | training (s) |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
-    for line in lines:
-        print(
-            f"| {TASKS[line['task']].title} | {line['method']} | {line['asked']:g} | {line['accuracy']:.1f} ± "
-            f"{line['spread']:.1f} | {line['flops']:.3f} | {line['parameters']:.3f} | {line['milliseconds']:.1f} | "
-            f"{line['seconds']} |"
-        )
+    summary = {"target": "pruning", "shares": SHARES, "first": FIRST, "table": lines}
+    (RESULTS / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+    print("\n".join(markdown(lines)))
+
+
+def markdown(lines: list[dict[str, Any]]) -> list[str]:
+    """The table as docs/gates.md has it."""
+    text = [
+        "| task | method | FLOPs asked | test accuracy (%) | FLOPs left | parameters left | ms | training (s) |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    text += [
+        f"| {TASKS[line['task']].title} | {line['method']} | {line['asked']:g} | {line['accuracy']:.1f} ± "
+        f"{line['spread']:.1f} | {line['flops']:.3f} | {line['parameters']:.3f} | {line['milliseconds']:.1f} | "
+        f"{line['seconds']} |"
+        for line in lines
+    ]
+    return text
 
 
 if __name__ == "__main__":

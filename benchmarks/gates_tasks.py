@@ -1,4 +1,6 @@
-"""What `gates_pruning` trains: a ResNet-18 on CIFAR-10, and a GPT-2 on made-up arithmetic, both small."""
+"""What `gates_pruning` trains: a ResNet-18 on CIFAR-10, and a GPT-2 on made-up text, both small."""
+
+# ruff: noqa: D102 - the protocol says what each method is for
 
 from __future__ import annotations
 
@@ -18,7 +20,11 @@ if TYPE_CHECKING:
 
 
 class Task(Protocol):
-    """A model, its data, and which of its channels may go."""
+    """A model, its data, and which of its channels may go.
+
+    `l1` gives the penalty that is added to the loss; `prune` takes channels out by "magnitude" or by "l1" until a
+    number of FLOPs is left. The other methods are what their names say.
+    """
 
     name: str
     title: str
@@ -95,7 +101,7 @@ class Cifar:
 
     def prune(self, model: nn.Module, method: str, flops: float) -> nn.Module:
         """Torch-pruning takes channels of the first convolution of every block, until the FLOPs fit."""
-        import torch_pruning
+        import torch_pruning  # in the extra `bench`
 
         free = {module for name, module in model.named_modules() if name.endswith(".conv1")}
         ignored = [
@@ -130,8 +136,8 @@ class Cifar:
 class Text:
     """Sentences of a small grammar with agreement and sums, letter by letter, and a GPT-2 of two layers.
 
-    Torch-pruning cannot build the graph of a GPT-2 (its Conv1D), so magnitude and L1 use the surgery of `nupi.gates` with
-    a choice of their own: heads and units with the smallest weights, relative to those of their block, go first.
+    Torch-pruning cannot build the graph of a GPT-2 (its Conv1D), so magnitude and L1 use the surgery of `nupi.gates`
+    with a choice of their own: heads and units with the smallest weights, relative to those of their block, go first.
     """
 
     name, title = "text", "made-up text, GPT-2"
@@ -150,7 +156,7 @@ class Text:
     def _text(self, sentences: int, seed: int) -> torch.Tensor:
         import random
 
-        draw = random.Random(seed)  # noqa: S311 - made-up text, no secret
+        draw = random.Random(seed)
         names, things = ("ann", "ben", "cleo", "dan", "eve"), ("apple", "book", "coin", "drum", "egg", "fish")
         verbs = {"find": "finds", "keep": "keeps", "sell": "sells", "want": "wants"}
         said = []
@@ -170,7 +176,8 @@ class Text:
         ends = {"bos_token_id": 0, "eos_token_id": 0}
         sizes = {"n_embd": 64, "n_layer": 2, "n_head": 8, "n_inner": 256, "n_positions": self.length}
         quiet = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "use_cache": False}
-        return GPT2LMHeadModel(GPT2Config(vocab_size=len(self.letters), **sizes, **ends, **quiet))
+        model: nn.Module = GPT2LMHeadModel(GPT2Config(vocab_size=len(self.letters), **sizes, **ends, **quiet))
+        return model
 
     def attach(self, model: nn.Module) -> None:
         gates.attach_transformer(model, droprate_init=0.05, clamp=4.6)
@@ -189,7 +196,7 @@ class Text:
     @torch.no_grad()
     def accuracy(self, model: nn.Module) -> float:
         found = model.eval()(self.test).logits[:, :-1].argmax(2)
-        return 100 * (found == self.test[:, 1:]).float().mean().item()
+        return float(100 * (found == self.test[:, 1:]).float().mean())
 
     def l1(self, model: nn.Module) -> Callable[[], torch.Tensor]:
         used = [each for name, each in model.named_parameters() if name.endswith("c_proj.weight")]
