@@ -25,7 +25,8 @@ $(VENV)/.dev: $(VENV)/.paper $(INPUTS)
 	@touch $@
 
 demo: $(VENV)/.paper ## the main result: a table, a figure, the claims
-	$(BIN)/nupi reproduce svm-dynamics svm-sensitivity --out out/demo
+	@# Exit code 1 says that a claim of the paper did not hold, which is a result and not an error.
+	$(BIN)/nupi reproduce svm-dynamics svm-sensitivity --out out/demo || [ $$? -eq 1 ]
 
 test: $(VENV)/.dev ## every test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto $(ARGS)

@@ -175,8 +175,7 @@ def tied():
         (Transformer(), "encoder.linear1", {}, "part of 'encoder', a TransformerEncoderLayer"),
         (Transformer(), "encoder.linear1", {"norms": {"encoder.linear1": None}}, "reads the weights past"),
         (nn.Linear(3, 4), "*", {}, "model is itself the layer"),
-        (nn.Sequential(nn.Conv2d(3, 4, 1), nn.GroupNorm(2, 4)), "0", {}, "'1', a GroupNorm"),
-        (nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4)), "0", {}, "'1', a LayerNorm"),
+        (nn.Sequential(nn.Conv2d(3, 4, 1), nn.InstanceNorm2d(4)), "0", {}, "'1', a InstanceNorm2d"),
         (Shared(), ["a", "b"], {}, "'norm' follows more than one"),
         (Forked(), "conv", {}, "goes through"),
         (

@@ -193,7 +193,10 @@ REFUSED = {
     "something else": (count_for_something_else, r"meets view\(\), called in a way that is not covered"),
     "chosen": (lambda m, x: pooled(m.a(x)[[0, 0]]), "may have numbers, slices and None"),
     "named": (lambda m, x: pooled(torch.add(m.a(x), other=m.a2(x).softmax(1))), "called in a way"),
-    "chunks": (lambda m, x: pooled(torch.cat(torch.chunk(m.a(x), 4, 1)[::-1], 1)), r"meets chunk\(\)"),
+    "chunks": (
+        lambda m, x: pooled(torch.cat(torch.chunk(m.a(x), 4, 1)[::-1], 1)),
+        "which piece it takes is not known",
+    ),
 }
 LAYERS = {"pool": nn.AdaptiveAvgPool2d(1), "slopes": nn.PReLU(8), "a2": nn.Conv2d(3, 8, 3, padding=1)}
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from nupi.gates.followers import NORMS, following_norms
 from nupi.gates.graph import CONTAINERS, inside_wrapper
@@ -19,17 +18,27 @@ from nupi.gates.layers import (
     Gated,
     GatedBatchNorm1d,
     GatedBatchNorm2d,
+    GatedConv1d,
     GatedConv2d,
     GatedLinear,
     Place,
 )
+from nupi.gates.norms import GATED_NORMS as OTHER_NORMS
+from nupi.gates.norms import channels_of, gates_of
 
 Unit: TypeAlias = Literal["channel", "weight"]
 UNITS: tuple[Unit, ...] = get_args(Unit)
-GATEABLE = (nn.Conv2d, nn.Linear)
-GATED_NORMS: dict[type[nn.Module], type[GatedBatchNorm1d | GatedBatchNorm2d]] = {
+GATEABLE = (nn.Conv1d, nn.Conv2d, nn.Linear)
+GATEABLE_NAMES = "Conv1d, Conv2d or Linear"
+GATED_NORMS: dict[type[nn.Module], Any] = {
     nn.BatchNorm1d: GatedBatchNorm1d,
     nn.BatchNorm2d: GatedBatchNorm2d,
+    **OTHER_NORMS,
+}
+GATED_LAYERS: dict[type[nn.Module], Any] = {
+    nn.Conv1d: GatedConv1d,
+    nn.Conv2d: GatedConv2d,
+    nn.Linear: GatedLinear,
 }
 
 
@@ -84,16 +93,16 @@ def attach(
     followers = {} if unit == "weight" else following_norms(model, list(chosen), norms)
     made: dict[nn.Module, Gated] = {}
     for name, layer in chosen.items():
-        shape = layer.weight.shape if unit == "weight" else layer.weight.shape[:1]
+        shape: Any = layer.weight.shape if unit == "weight" else layer.weight.shape[:1]
+        if follower := followers.get(name):
+            shape = _gates_in_norm(model, name, follower)
         gate = HardConcrete(
             shape, droprate_init=droprate_init, temperature=temperature, stretch=stretch, clamp=clamp
         ).to(layer.weight.device)
-        if follower := followers.get(name):
+        if follower:
             made[model.get_submodule(follower)] = _gated_norm(model, name, follower, gate, place)
-        elif isinstance(layer, nn.Conv2d):
-            made[layer] = GatedConv2d(layer, gate)
         else:
-            made[layer] = GatedLinear(layer, gate)
+            made[layer] = GATED_LAYERS[_kind(layer)](layer, gate)
     # Only now, so that an error above leaves the model as it was; a layer may be known by more names than one.
     for name, module in list(model.named_modules(remove_duplicate=False)):
         if module in made:
@@ -102,10 +111,10 @@ def attach(
     return list(chosen)
 
 
-def _choose(model: nn.Module, patterns: list[str]) -> dict[str, nn.Conv2d | nn.Linear]:
+def _choose(model: nn.Module, patterns: list[str]) -> dict[str, nn.Conv1d | nn.Conv2d | nn.Linear]:
     """The layers that the patterns name, each once, in the model's order."""
     if not patterns:
-        raise ValueError("names is empty: name at least one Conv2d or Linear of the model")
+        raise ValueError(f"names is empty: name at least one {GATEABLE_NAMES} of the model")
     if inside := inside_wrapper(model):
         raise ValueError(f"model is a {type(model).__name__}: gate model.{inside} before it is wrapped")
     modules = dict(model.named_modules(remove_duplicate=False))
@@ -113,20 +122,22 @@ def _choose(model: nn.Module, patterns: list[str]) -> dict[str, nn.Conv2d | nn.L
         matches = [name for name in modules if fnmatchcase(name, pattern)]
         if not any(isinstance(modules[name], GATEABLE) for name in matches):
             known = [name for name, module in modules.items() if isinstance(module, GATEABLE)]
-            near = difflib.get_close_matches(pattern, known, n=3, cutoff=0) or ["(the model has neither)"]
+            near = difflib.get_close_matches(pattern, known, n=3, cutoff=0)
             what = f"names a {type(modules[matches[0]]).__name__}" if matches else "names nothing"
+            advice = f"such as {', '.join(near)}" if near else "and the model has none"
             raise ValueError(
-                f"names has {pattern!r}, which {what} in the model; it must name a Conv2d or Linear, "
-                f"such as {', '.join(near)}"
+                f"names has {pattern!r}, which {what} in the model; it must name a {GATEABLE_NAMES}, {advice}"
             )
     gated = {module.layer: name for name, module in modules.items() if isinstance(module, Gated)}
     owners = {layer.weight: name for layer, name in gated.items() if isinstance(layer, GATEABLE)}
-    chosen: dict[str, nn.Conv2d | nn.Linear] = {}
+    chosen: dict[str, nn.Conv1d | nn.Conv2d | nn.Linear] = {}
     asked = {module for name, module in modules.items() if any(fnmatchcase(name, each) for each in patterns)}
     for name, module in model.named_modules():  # a layer that has several names goes by its first
         if isinstance(module, GATEABLE) and module in asked:
             if not name:
-                raise ValueError("model is itself the layer to gate: use GatedConv2d or GatedLinear")
+                raise ValueError(
+                    "model is itself the layer to gate: use GatedConv1d, GatedConv2d or GatedLinear"
+                )
             if module in gated:
                 raise ValueError(f"names has {name!r}, which is gated already")
             if (other := owners.setdefault(module.weight, name)) != name:
@@ -151,7 +162,12 @@ def _refuse_inside_torch(modules: Mapping[str, nn.Module], name: str) -> None:
             )
 
 
-def _gated_norm(model: nn.Module, name: str, follower: str, gate: HardConcrete, place: Place) -> Gated:
+def _kind(layer: nn.Module) -> type[nn.Module]:
+    return next(kind for kind in GATEABLE if isinstance(layer, kind))
+
+
+def _gates_in_norm(model: nn.Module, name: str, follower: str) -> int:
+    """How many gates the norm of a layer has; refuses norms that cannot have the layer's."""
     layer, norm = model.get_submodule(name), model.get_submodule(follower)
     assert isinstance(layer, GATEABLE)
     if isinstance(norm, Gated):
@@ -160,20 +176,32 @@ def _gated_norm(model: nn.Module, name: str, follower: str, gate: HardConcrete, 
         )
     if not isinstance(norm, NORMS):
         raise ValueError(  # noqa: TRY004
-            f"norms has {follower!r} for {name!r}, a {type(norm).__name__}: name the batch norm that follows the "
-            "layer, or None"
+            f"norms has {follower!r} for {name!r}, a {type(norm).__name__}: name the norm that follows the layer, "
+            "or None"
         )
-    if not isinstance(norm, _BatchNorm) or type(norm) not in GATED_NORMS:
+    if type(norm) not in GATED_NORMS:
+        advice = (
+            "give it BatchNorm1d or BatchNorm2d, whose statistics are those of each process"
+            if isinstance(norm, nn.SyncBatchNorm)
+            else "gated forms have " + ", ".join(sorted(each.__name__ for each in GATED_NORMS))
+        )
         raise ValueError(
             f"{name!r} is followed by {follower!r}, a {type(norm).__name__}, which would light a closed channel up "
-            "again; only BatchNorm1d and BatchNorm2d have a gated form"
+            f"again, and which has no gated form; {advice}"
         )
-    if norm.num_features != len(layer.weight):
+    if (channels := channels_of(norm)) != len(layer.weight):
         raise ValueError(
-            f"{follower!r} has {norm.num_features} channels, but {name!r} has {len(layer.weight)}: it is not the norm "
-            "of this layer's output"
+            f"{follower!r} has {channels} channels, but {name!r} has {len(layer.weight)}: it is not the norm of this "
+            "layer's output"
         )
-    per_gate = layer.weight[0].numel() + (layer.bias is not None)
-    gated = GATED_NORMS[type(norm)](norm, gate, place=place, parameters_per_gate=per_gate)
+    return gates_of(norm)
+
+
+def _gated_norm(model: nn.Module, name: str, follower: str, gate: HardConcrete, place: Place) -> Gated:
+    layer, norm = model.get_submodule(name), model.get_submodule(follower)
+    assert isinstance(layer, GATEABLE)
+    per_channel = layer.weight[0].numel() + (layer.bias is not None)
+    per_gate = per_channel * (len(layer.weight) // len(gate.log_alpha))
+    gated: Gated = GATED_NORMS[type(norm)](norm, gate, place=place, parameters_per_gate=per_gate)
     gated.__dict__[IN_FRONT] = layer
     return gated

@@ -19,6 +19,7 @@ NORMS = (
     _BatchNorm,
     nn.GroupNorm,
     nn.LayerNorm,
+    nn.RMSNorm,
     nn.LocalResponseNorm,
     nn.modules.instancenorm._InstanceNorm,
 )
@@ -26,6 +27,7 @@ FUNCTIONAL_NORMS = {
     functional.batch_norm,
     functional.group_norm,
     functional.layer_norm,
+    functional.rms_norm,
     functional.instance_norm,
 }
 KEEPING = ZERO_TO_ZERO | POOLS | {nn.Flatten, torch.flatten, "flatten", torch.cat, torch.concat}
@@ -47,7 +49,7 @@ def following_norms(
         except UntraceableError as error:
             raise ValueError(
                 f"{error}. So which norm follows which layer cannot be seen: say it with "
-                f"norms={{{open_questions[0]!r}: name of its batch norm, or None}} for each layer"
+                f"norms={{{open_questions[0]!r}: name of its norm, or None}} for each layer"
             ) from error
         for name in open_questions:
             if norm := _norm_after(model, graph, name):
@@ -98,7 +100,11 @@ def _keeps_zeros(model: nn.Module, node: fx.Node) -> bool:
     if node.op != "call_module":
         return node.target in KEEPING
     layer = model.get_submodule(str(node.target))
-    depthwise = isinstance(layer, nn.Conv2d) and layer.groups == layer.in_channels > 1 and layer.bias is None
+    depthwise = (
+        isinstance(layer, nn.Conv1d | nn.Conv2d)
+        and layer.groups == layer.in_channels > 1
+        and layer.bias is None
+    )
     return depthwise or type(layer) in KEEPING
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 TEMPERATURE = 2 / 3
 STRETCH = (-0.1, 1.1)
 INITIAL_SPREAD = 0.01
+JUST_CLOSED = 0.01
 
 
 def quantile(
@@ -54,8 +55,17 @@ def probability_active(
     >>> probability_active(torch.tensor([-4.6, 0.0, 4.6]))
     tensor([0.0474, 0.8318, 0.9980])
     """
+    return torch.sigmoid(log_alpha - closing_location(temperature, stretch))
+
+
+def closing_location(temperature: float = TEMPERATURE, stretch: tuple[float, float] = STRETCH) -> float:
+    """The `log_alpha` at and below which the median gate is closed: temperature log(-low / high).
+
+    >>> closing_location()
+    -1.5986
+    """
     low, high = stretch
-    return torch.sigmoid(log_alpha - temperature * math.log(-low / high))
+    return temperature * math.log(-low / high)
 
 
 class HardConcrete(nn.Module):
@@ -95,15 +105,15 @@ class HardConcrete(nn.Module):
             )
         if not 0 < temperature < math.inf:
             raise ValueError(f"temperature={temperature!r} must be positive and finite; the usual one is 2/3")
-        if len(stretch) != 2 or not (stretch[0] < 0 and stretch[1] > 1):
+        if len(stretch) != 2 or not (-math.inf < stretch[0] < 0 and 1 < stretch[1] < math.inf):
             raise ValueError(
-                f"stretch={stretch!r} must reach beyond [0, 1] on both sides, as (-0.1, 1.1) does; "
+                f"stretch={stretch!r} must be finite and reach beyond [0, 1] on both sides, as (-0.1, 1.1) does; "
                 "without it a gate is never exactly 0 or 1"
             )
         start = math.log((1 - droprate_init) / droprate_init)
         if clamp is not None and not clamp > 0:
             raise ValueError(f"clamp={clamp!r} must be positive: log_alpha is kept within [-clamp, clamp]")
-        closing = temperature * math.log(-stretch[1] / stretch[0])
+        closing = -closing_location(temperature, stretch)
         if clamp is not None and clamp <= closing:
             raise ValueError(
                 f"clamp={clamp!r} would never let a gate close, which it does below log_alpha = {-closing:.3g}; "
@@ -159,6 +169,18 @@ class HardConcrete(nn.Module):
     def is_open(self) -> torch.Tensor:
         """Which gates are open at test time."""
         return self.median().detach() > 0
+
+    def margin(self) -> torch.Tensor:
+        """How far each gate's `log_alpha` is above the point where it closes: positive for open gates."""
+        above = self._location().detach() - closing_location(self.temperature, self.stretch)
+        tiny = torch.finfo(above.dtype).tiny  # rounding must not make another gate open than `is_open` does
+        return torch.where(self.is_open(), above.clamp(min=tiny), above.clamp(max=0))
+
+    def close_(self, which: torch.Tensor) -> None:
+        """Close those of these gates that are open, just so that they can open again, in place."""
+        closed = closing_location(self.temperature, self.stretch) - JUST_CLOSED
+        with torch.no_grad():
+            self.log_alpha.masked_fill_(which & self.is_open(), closed)
 
     def clamp_(self) -> None:
         """Bring `log_alpha` back into its range, in place."""

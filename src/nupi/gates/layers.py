@@ -76,7 +76,7 @@ class Gated(nn.Module):
                 f"this {type(plain).__name__} has a forward of its own, put on it by a wrapper, which would go past "
                 "the gate; gate the model before it is wrapped"
             )
-        if plain._parameters.get("weight") is None and not isinstance(plain, _BatchNorm):
+        if "weight" not in plain._parameters:
             raise TypeError(
                 f"the weight of this {type(plain).__name__} is no parameter but computed from others (weight_norm, "
                 "spectral_norm or prune); remove that first"
@@ -86,6 +86,19 @@ class Gated(nn.Module):
         for own in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
             self.__dict__[own] = plain.__dict__[own].copy()
         self.gate = gate.train(plain.training)
+
+
+class GatedConv1d(Gated, nn.Conv1d):
+    """A one-dimensional convolution with gates; arguments as for `GatedConv2d`."""
+
+    def __init__(self, conv: nn.Conv1d, gate: HardConcrete) -> None:
+        self._take_over(conv, gate)
+        self.parameters_per_gate = _parameters_per_gate(conv, gate)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - torch's name
+        """The convolution with its gated weight."""
+        output: torch.Tensor = self._conv_forward(input, *gated_weight(self.gate(), self.weight, self.bias))
+        return output
 
 
 class GatedConv2d(Gated, nn.Conv2d):
@@ -222,6 +235,13 @@ class GatedBatchNorm2d(_GatedBatchNorm, nn.BatchNorm2d):
     """
 
 
+def is_conv1d(layer: nn.Module) -> bool:
+    """Whether this is GPT-2's linear layer, whose weight is transposed; told by its form, as it is not torch's."""
+    sizes = (getattr(layer, "nx", None), getattr(layer, "nf", None))
+    weight = getattr(layer, "weight", None)
+    return weight is not None and tuple(weight.shape) == sizes
+
+
 def gated_weight(
     z: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -232,7 +252,7 @@ def gated_weight(
     return weight * z.view(-1, *[1] * (weight.dim() - 1)), None if bias is None else bias * z
 
 
-def _parameters_per_gate(layer: nn.Conv2d | nn.Linear, gate: HardConcrete) -> int:
+def _parameters_per_gate(layer: nn.Conv1d | nn.Conv2d | nn.Linear, gate: HardConcrete) -> int:
     weight = layer.weight
     if gate.shape == weight.shape:
         return 1

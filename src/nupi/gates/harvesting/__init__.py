@@ -2,7 +2,8 @@
 
 The median gates become part of the weights; the graph of the model (`torch.fx`) says which channels are then zero
 wherever they are used; those are taken out of the layer that makes them, of its norm, and of the layers that use
-them. The result is a model of the same class with narrower layers: it trains on, saves, and exports like any other.
+them. Heads and MLP units of transformers go by the structure of their blocks instead. The result is a model of the
+same class with narrower layers: it trains on, saves, and exports like any other.
 
 Understood are convolutions (dense and depthwise), linear layers, batch norms, activations, pooling, flattening,
 reductions over space, sums, products and concatenations of layers' outputs, in any arrangement. Closed channels
@@ -25,6 +26,10 @@ from nupi.gates.harvesting.checks import HarvestError, check_model, copied, diff
 from nupi.gates.harvesting.flow import LAST, Walk
 from nupi.gates.harvesting.footprint import Footprint, measure
 from nupi.gates.harvesting.narrow import narrow
+from nupi.gates.transformer.blocks import blocks
+from nupi.gates.transformer.layers import GatedInput
+from nupi.gates.transformer.pretrained import note_in_config
+from nupi.gates.transformer.surgery import narrow_blocks, open_inputs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -112,22 +117,21 @@ def harvest(
     check_model(model)
     inputs = example if isinstance(example, tuple) else (example,)
     whole = copied(model)
-    closed = _closed_channels(whole)
+    closed, stays = _closed_channels(whole), open_inputs(whole)
     expected = outputs(whole, inputs)
     bake(whole)
     small = copy.deepcopy(whole)
-    try:
-        walk = Walk(small, trace(small, inputs))
-    except UntraceableError as error:
-        raise HarvestError(str(error)) from error
-    stuck = _stuck(walk, closed)
-    if stuck and not partial:
-        layer, why = next(iter(stuck.items()))
-        raise HarvestError(
-            f"closed channels of {layer!r} cannot be taken out: {why}. Gate another layer, change the model, or "
-            "pass partial=True to leave these channels in"
-        )
-    channels = narrow(walk)
+    channels = narrow_blocks(small, list(blocks(small)), stays) if stays else {}
+    stuck: dict[str, str] = {}
+    if closed is not None:
+        try:
+            walk = Walk(small, trace(small, inputs))
+        except UntraceableError as error:
+            raise HarvestError(str(error)) from error
+        stuck = _stuck(walk, closed)
+        _refuse(stuck, partial=partial)
+        channels |= narrow(walk)
+    note_in_config(small, stays)
     gap = difference(expected, outputs(small, inputs, "the smaller model"))
     if not gap <= tolerance:
         raise HarvestError(
@@ -140,14 +144,27 @@ def harvest(
     return Harvest(small, before, after, channels, stuck, gap)
 
 
-def _closed_channels(model: nn.Module) -> dict[str, tuple[str, torch.Tensor]]:
-    """By gated layer with gates on channels: the module its gates sit in, and which are closed."""
+def _refuse(stuck: Mapping[str, str], *, partial: bool) -> None:
+    if stuck and not partial:
+        layer, why = next(iter(stuck.items()))
+        raise HarvestError(
+            f"closed channels of {layer!r} cannot be taken out: {why}. Gate another layer, change the model, or "
+            "pass partial=True to leave these channels in"
+        )
+
+
+def _closed_channels(model: nn.Module) -> dict[str, tuple[str, torch.Tensor]] | None:
+    """By layer with gates on what comes out: the module its gates sit in, and which are closed; None without such."""
     names = {module: name for name, module in model.named_modules()}
-    return {
+    layers = {
+        layer: module for layer, module in gated_layers(model).items() if not isinstance(module, GatedInput)
+    }
+    closed = {
         layer: (names[module], ~module.gate.is_open().cpu())
-        for layer, module in gated_layers(model).items()
+        for layer, module in layers.items()
         if module.gate.log_alpha.dim() == 1
     }
+    return closed if layers else None
 
 
 def _stuck(walk: Walk, closed: Mapping[str, tuple[str, torch.Tensor]]) -> dict[str, str]:
@@ -164,7 +181,10 @@ def _stuck(walk: Walk, closed: Mapping[str, tuple[str, torch.Tensor]]) -> dict[s
         if flow is None:
             stuck[layer] = f"its output {walk.lost[nodes[name]]}"
             continue
-        for number in flow.numbers[is_closed].tolist():
+        positions = is_closed.repeat_interleave(
+            len(flow.numbers) // len(is_closed)
+        )  # a gate may have a group
+        for number in flow.numbers[positions].tolist():
             why = walk.channels.reason(number)
             if why not in (None, LAST):
                 stuck[layer] = f"one of them {why}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -11,16 +13,21 @@ from nupi.gates.layers import (
     Gated,
     GatedBatchNorm1d,
     GatedBatchNorm2d,
+    GatedConv1d,
     GatedConv2d,
     GatedLinear,
     gated_weight,
 )
+from nupi.gates.norms import GATED_NORMS, OVER_OPEN, GatedNorm, channels_of
+from nupi.gates.transformer.layers import GatedInput
 
 PLAIN: dict[type[Gated], type[nn.Module]] = {
+    GatedConv1d: nn.Conv1d,
     GatedConv2d: nn.Conv2d,
     GatedLinear: nn.Linear,
     GatedBatchNorm1d: nn.BatchNorm1d,
     GatedBatchNorm2d: nn.BatchNorm2d,
+    **{gated: plain for plain, gated in GATED_NORMS.items()},
 }
 
 
@@ -38,11 +45,15 @@ def bake(model: nn.Module) -> None:
 
 def _plain(layer: Gated) -> nn.Module:
     z = layer.gate.eval().median()
-    if isinstance(layer, GatedConv2d | GatedLinear):
+    if isinstance(layer, GatedConv1d | GatedConv2d | GatedLinear):
         weight, bias = gated_weight(z, layer.weight, layer.bias)
         return _as_plain(layer, weight=weight, bias=bias)
+    if isinstance(layer, GatedInput):
+        return _as_plain(layer, weight=layer.gated_weight(z))
     if isinstance(layer, GatedBatchNorm1d | GatedBatchNorm2d):
         return _as_plain(layer, **_gated_norm(layer, z))
+    if isinstance(layer, GatedNorm):
+        return _plain_norm(layer, z)
     raise HarvestError(f"no plain form is known for a {type(layer).__name__}")
 
 
@@ -73,14 +84,38 @@ def _gated_norm(
     }
 
 
+def _plain_norm(layer: GatedNorm, z: torch.Tensor) -> nn.Module:
+    """A layer, RMS or group norm with the gates in its affine map; right once the closed channels are out of it."""
+    if layer.place == "before":
+        raise HarvestError(
+            f"the gates in front of a {PLAIN[type(layer)].__name__} scale its input, which cannot become part of its "
+            "weights; attach them with place='after'"
+        )
+    channels = channels_of(layer)
+    z = z.repeat_interleave(channels // len(z))
+    weight, bias = (layer._parameters.get(name) for name in ("weight", "bias"))
+    scale = z.to(weight.dtype if weight is not None else torch.get_default_dtype())
+    tensors = {"weight": scale if weight is None else weight * scale}
+    if "bias" in layer._parameters:
+        tensors["bias"] = torch.zeros_like(scale) if bias is None else bias * scale
+    plain = _as_plain(layer, **tensors)
+    if isinstance(layer, nn.GroupNorm):
+        plain.__dict__["affine"] = True
+    else:
+        plain.__dict__["elementwise_affine"] = True
+        plain.__dict__[OVER_OPEN] = True
+    return plain
+
+
 def _as_plain(layer: Gated, **tensors: torch.Tensor | None) -> nn.Module:
     """A plain layer with these parameters and buffers, and all else as `layer` has it."""
-    plain_type = PLAIN[type(layer)]
-    plain = plain_type.__new__(plain_type)
+    # A layer with gates on its inputs comes from its own class and from the plain one, in this order.
+    plain_type: Any = type(layer).__bases__[1] if isinstance(layer, GatedInput) else PLAIN[type(layer)]
+    plain: nn.Module = plain_type.__new__(plain_type)
     plain.__dict__.update(layer.__dict__)
     for own in ("_parameters", "_buffers", "_modules"):
         plain.__dict__[own] = layer.__dict__[own].copy()
-    for extra in ("parameters_per_gate", IN_FRONT, "place"):
+    for extra in ("parameters_per_gate", IN_FRONT, "place", "size"):
         plain.__dict__.pop(extra, None)
     del plain._modules["gate"]
     plain._buffers.pop("open_batches", None)

@@ -1,8 +1,8 @@
 """Which channels can go: every channel has a number, and every reason to keep it is written down.
 
-A tensor inside the network is known by the numbers of its channels and by which of them are zero whatever the
-input. Layers that work channel by channel hand the numbers on; an addition makes two numbers one; a layer that
-mixes channels asks that those which are not zero be kept, and starts new numbers.
+A tensor inside the network is known by the numbers of its channels and by the condition under which each is alive,
+that is, not zero whatever the input. Layers that work channel by channel hand the numbers on; an addition makes two
+numbers one; a layer that mixes channels asks that those which are alive be kept, and starts new numbers.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from nupi.gates.harvesting.conditions import ALWAYS, NEVER, Conditions
+
 
 @dataclass(frozen=True)
 class Flow:
@@ -18,30 +20,38 @@ class Flow:
 
     Args:
         numbers: of the channels, one a position along `dim`.
-        zero: which positions are zero whatever the input.
+        alive: the condition of each position; where it is not met, the channel is zero whatever the input.
         dim: the dimension that the channels lie along.
         shape: of the whole tensor.
     """
 
     numbers: torch.Tensor
-    zero: torch.Tensor
+    alive: torch.Tensor
     dim: int
     shape: torch.Size
 
-    def but(self, shape: torch.Size, zero: torch.Tensor | None = None) -> Flow:
-        """The same channels in a tensor of another shape, perhaps zero elsewhere."""
-        return replace(self, shape=shape, zero=self.zero if zero is None else zero)
+    def but(self, shape: torch.Size, alive: torch.Tensor | None = None) -> Flow:
+        """The same channels in a tensor of another shape, perhaps alive under other conditions."""
+        return replace(self, shape=shape, alive=self.alive if alive is None else alive)
 
-    def nowhere_zero(self, shape: torch.Size) -> Flow:
+    def always_alive(self, shape: torch.Size) -> Flow:
         """The same channels, after something that lights up zeros."""
-        return self.but(shape, torch.zeros_like(self.zero))
+        return self.but(shape, torch.full_like(self.alive, ALWAYS))
+
+
+class Pieces(tuple[Flow, ...]):
+    """The parts that a tensor is cut into along its channels."""
+
+    __slots__ = ()
 
 
 class Channels:
-    """All channels of a network: which are one, and which must stay, for what reason."""
+    """All channels of a network: which are one, and which must stay, under what condition and for what reason."""
 
     def __init__(self) -> None:
+        self.conditions = Conditions()
         self._parent: list[int] = []
+        self._needed: dict[int, int] = {}  # the condition under which a channel must stay
         self._reason: dict[int, str] = {}
 
     def new(self, count: int) -> torch.Tensor:
@@ -56,24 +66,31 @@ class Channels:
             a, b = self._root(a), self._root(b)
             if a != b:
                 self._parent[b] = a
-                reason = self._reason.pop(b, None)
-                if reason is not None:
-                    self._reason.setdefault(a, reason)
+                if b in self._needed:
+                    self._keep(a, self._needed.pop(b), self._reason.pop(b))
 
-    def keep(self, numbers: torch.Tensor, reason: str) -> None:
-        """Note that these channels must stay."""
-        for number in numbers.tolist():
-            self._reason.setdefault(self._root(number), reason)
+    def keep(self, numbers: torch.Tensor, reason: str, alive: torch.Tensor | None = None) -> None:
+        """Note that these channels must stay, or must stay where these conditions are met."""
+        conditions = [ALWAYS] * len(numbers) if alive is None else alive.tolist()
+        for number, condition in zip(numbers.tolist(), conditions, strict=True):
+            if condition != NEVER:
+                self._keep(self._root(number), condition, reason)
 
     def reason(self, number: int) -> str | None:
         """Why this channel must stay, if it must."""
         return self._reason.get(self._root(number))
 
+    def needed(self, numbers: torch.Tensor) -> torch.Tensor:
+        """The conditions under which these channels must stay."""
+        return torch.tensor([self._needed.get(self._root(number), NEVER) for number in numbers.tolist()])
+
     def stays(self, numbers: torch.Tensor) -> torch.Tensor:
-        """Which of these channels must stay."""
-        return torch.tensor(
-            [self.reason(number) is not None for number in numbers.tolist()], dtype=torch.bool
-        )
+        """Which of these channels may have to stay."""
+        return self.needed(numbers) != NEVER
+
+    def _keep(self, root: int, condition: int, reason: str) -> None:
+        self._needed[root] = self.conditions.join("some", self._needed.get(root, NEVER), condition)
+        self._reason.setdefault(root, reason)
 
     def _root(self, number: int) -> int:
         while self._parent[number] != number:

@@ -6,17 +6,20 @@ What has no rule keeps all channels that reach it, and the reason names it; noth
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx, nn
 
 from nupi.gates.graph import shape_of
 from nupi.gates.harvesting.channels import Channels, Flow
-from nupi.gates.harvesting.rules import BATCH_NORMS, CONVOLUTIONS, RESHAPES, RULES, SIZES, NotCoveredError
+from nupi.gates.harvesting.conditions import ALWAYS
+from nupi.gates.harvesting.rules import NARROWED, RESHAPES, RULES, SIZES, NotCoveredError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 LAST = "is the last one of its layer"
-WITH_PARAMETERS = (*CONVOLUTIONS, *BATCH_NORMS, nn.Linear)
 # What a class may define and still compute what the class it comes from does.
 CONSTRUCTION = {"__init__", "extra_repr", "reset_parameters", "__module__", "__doc__", "__annotations__"}
 CONSTRUCTION |= {"__firstlineno__", "__static_attributes__"}  # from Python 3.13 on
@@ -25,6 +28,13 @@ CONSTRUCTION |= {"__firstlineno__", "__static_attributes__"}  # from Python 3.13
 class Walk:
     """One pass over the graph of a plain model whose shapes are known.
 
+    Args:
+        model: the plain model.
+        graph: of it.
+        gates: by the name of a layer or norm, the numbers of its gates, if the channels shall be known by the
+            gates that switch them; weights without gates then count as alive. Unless given, the weights themselves
+            say which channels are zero.
+
     Attributes:
         flows: the channels of each tensor that could be followed.
         lost: why they could not be, for the others.
@@ -32,8 +42,9 @@ class Walk:
         channels: all of them, and what must stay.
     """
 
-    def __init__(self, model: nn.Module, graph: fx.Graph) -> None:
+    def __init__(self, model: nn.Module, graph: fx.Graph, gates: Mapping[str, range] | None = None) -> None:
         self.model = model
+        self._gates = gates
         self.channels = Channels()
         self.flows: dict[fx.Node, Flow] = {}
         self.lost: dict[fx.Node, str] = {}
@@ -65,12 +76,26 @@ class Walk:
 
     def start(self, node: fx.Node, dim: int, weight: torch.Tensor, bias: torch.Tensor | None) -> Flow:
         """New channels, of a layer with this weight and bias."""
-        zero = (weight == 0).flatten(1).all(1)
-        if bias is not None:
-            zero &= bias == 0
         shape = shape_of(node)
         assert shape is not None
-        return Flow(self.channels.new(len(weight)), zero.cpu(), dim, shape)
+        alive = self.alive(node, weight)
+        if bias is not None:
+            alive = self.channels.conditions.some(alive, self.alive(node, bias))
+        return Flow(self.channels.new(len(weight)), alive, dim, shape)
+
+    def alive(self, node: fx.Node, weight: torch.Tensor) -> torch.Tensor:
+        """When the rows of this weight of the node's layer are not all zero: the conditions, one a row."""
+        if self._gates is None:
+            return (
+                (weight != 0).flatten(1).any(1).long().cpu()
+                if weight.dim() > 1
+                else (weight != 0).long().cpu()
+            )
+        own = self._gates.get(str(node.target))
+        if own is None:
+            return torch.full((len(weight),), ALWAYS)
+        size = len(weight) // len(own)  # of what one gate switches: a channel, or a group of them
+        return torch.tensor([self.channels.conditions.gate(gate) for gate in own]).repeat_interleave(size)
 
     def use(self, flow: Flow, node: fx.Node) -> None:
         """Ask that those of these channels that are not zero stay, for the layer of this node."""
@@ -78,7 +103,7 @@ class Walk:
             f"is not zero where {_named(node, self.module(node))} uses it: on the way something is added to it, or "
             "maps 0 to something else"
         )
-        self.channels.keep(flow.numbers[~flow.zero], reason)
+        self.channels.keep(flow.numbers, reason, flow.alive)
 
     def _visit(self, node: fx.Node) -> Flow | None:
         """The channels of what a node gives; None, and a word in `lost`, where they cannot be followed."""
@@ -152,7 +177,7 @@ def _shared_modules(model: nn.Module, graph: fx.Graph) -> set[nn.Module]:
         for node in graph.nodes
         if node.op == "get_attr"
     }
-    with_parameters = {module for module in calls if isinstance(module, WITH_PARAMETERS)}
+    with_parameters = {module for module in calls if isinstance(module, NARROWED)}
     return {
         module
         for module in with_parameters

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from nupi.gates.harvesting.rules import BATCH_NORMS, CONVOLUTIONS
+from nupi.gates.harvesting.rules import BATCH_NORMS, CONVOLUTIONS, LAYER_NORMS, NARROWED
+from nupi.gates.layers import is_conv1d
+from nupi.gates.norms import OVER_OPEN
 
 if TYPE_CHECKING:
     from torch import fx
@@ -20,20 +22,35 @@ def narrow(walk: Walk) -> dict[str, tuple[int, int]]:
     left: dict[str, tuple[int, int]] = {}
     for node, flow in walk.flows.items():
         module = walk.module(node)
-        outgoing, incoming = walk.channels.stays(flow.numbers), _incoming(walk, node)
-        if isinstance(module, CONVOLUTIONS):
+        if not isinstance(module, NARROWED):
+            continue
+        outgoing = walk.channels.stays(flow.numbers)
+        if isinstance(module, (*CONVOLUTIONS, nn.Linear)):
             left[str(node.target)] = int(outgoing.sum()), len(outgoing)
-            _narrow_convolution(module, outgoing, incoming)
-        elif isinstance(module, nn.Linear):
-            left[str(node.target)] = int(outgoing.sum()), len(outgoing)
-            _select(module, "weight", outgoing, incoming)
-            _select(module, "bias", outgoing)
-            module.out_features, module.in_features = module.weight.shape
-        elif isinstance(module, BATCH_NORMS):
-            for name in ("weight", "bias", "running_mean", "running_var"):
-                _select(module, name, outgoing)
-            module.num_features = int(outgoing.sum())
+        narrow_layer(module, outgoing, _incoming(walk, node))
     return left
+
+
+def narrow_layer(
+    module: nn.Module, outgoing: torch.Tensor | None = None, incoming: torch.Tensor | None = None
+) -> None:
+    """Leave these channels of what comes out of a layer, and of what goes in, in place; None leaves all."""
+    if isinstance(module, CONVOLUTIONS):
+        _narrow_convolution(module, outgoing, incoming)
+    elif isinstance(module, nn.Linear):
+        _select(module, "weight", outgoing, incoming)
+        _select(module, "bias", outgoing)
+        module.out_features, module.in_features = module.weight.shape
+    elif is_conv1d(module):
+        _select(module, "weight", incoming, outgoing)
+        _select(module, "bias", outgoing)
+        module.__dict__["nx"], module.__dict__["nf"] = module.get_parameter("weight").shape
+    elif isinstance(module, BATCH_NORMS):
+        for name in ("weight", "bias", "running_mean", "running_var"):
+            _select(module, name, outgoing)
+        module.num_features = module.num_features if outgoing is None else int(outgoing.sum())
+    elif isinstance(module, (*LAYER_NORMS, nn.GroupNorm)) and outgoing is not None:
+        _narrow_norm(module, outgoing)
 
 
 def _incoming(walk: Walk, node: fx.Node) -> torch.Tensor | None:
@@ -42,7 +59,7 @@ def _incoming(walk: Walk, node: fx.Node) -> torch.Tensor | None:
 
 
 def _narrow_convolution(
-    conv: nn.Conv1d | nn.Conv2d | nn.Conv3d, outgoing: torch.Tensor, incoming: torch.Tensor | None
+    conv: nn.Conv1d | nn.Conv2d | nn.Conv3d, outgoing: torch.Tensor | None, incoming: torch.Tensor | None
 ) -> None:
     depthwise = conv.groups > 1
     _select(conv, "weight", outgoing, None if depthwise else incoming)
@@ -52,14 +69,31 @@ def _narrow_convolution(
     conv.in_channels = conv.weight.shape[1] * conv.groups
 
 
-def _select(module: nn.Module, name: str, rows: torch.Tensor, columns: torch.Tensor | None = None) -> None:
-    """Keep these rows, and these columns, of a parameter or buffer that may not be there."""
+def _narrow_norm(norm: nn.LayerNorm | nn.RMSNorm | nn.GroupNorm, outgoing: torch.Tensor) -> None:
+    left = int(outgoing.sum())
+    for name in ("weight", "bias"):
+        if name in norm._parameters:
+            _select(norm, name, outgoing)
+    if isinstance(norm, nn.GroupNorm):
+        norm.num_groups = norm.num_groups * left // norm.num_channels
+        norm.num_channels = left
+    else:
+        norm.normalized_shape = (left,)
+        norm.__dict__.pop(OVER_OPEN, None)  # from here on it is a norm like any other
+
+
+def _select(
+    module: nn.Module, name: str, rows: torch.Tensor | None, columns: torch.Tensor | None = None
+) -> None:
+    """Keep these rows, and these columns, of a parameter or buffer that may not be there; None keeps all."""
     tensor: torch.Tensor | None = getattr(module, name)
-    if tensor is None or (bool(rows.all()) and (columns is None or bool(columns.all()))):
+    if tensor is None or all(which is None or bool(which.all()) for which in (rows, columns)):
         return
-    chosen = tensor.detach()[rows.to(tensor.device)]
+    chosen = tensor.detach()
+    if rows is not None:
+        chosen = chosen[rows.nonzero().flatten().to(tensor.device)]
     if columns is not None:
-        chosen = chosen[:, columns.to(tensor.device)]
+        chosen = chosen[:, columns.nonzero().flatten().to(tensor.device)]
     chosen = chosen.clone(memory_format=_memory_format(tensor))
     setattr(
         module, name, nn.Parameter(chosen, tensor.requires_grad) if name in module._parameters else chosen

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from nupi.gates.harvesting.rules.common import NotCoveredError
 from nupi.gates.harvesting.rules.elementwise import ELEMENTWISE, ZERO_TO_ZERO
 from nupi.gates.harvesting.rules.joins import JOINS
-from nupi.gates.harvesting.rules.layers import BATCH_NORMS, CONVOLUTIONS, LAYERS
+from nupi.gates.harvesting.rules.layers import BATCH_NORMS, CONVOLUTIONS, LAYER_NORMS, LAYERS, NARROWED
 from nupi.gates.harvesting.rules.sizes import SIZES
 from nupi.gates.harvesting.rules.space import POOLS, RESHAPES, SPACE
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 __all__ = [
     "BATCH_NORMS",
     "CONVOLUTIONS",
+    "LAYER_NORMS",
+    "NARROWED",
     "POOLS",
     "RESHAPES",
     "RULES",

@@ -46,7 +46,7 @@ def _zero_to_zero(walk: Walk, node: fx.Node, _: Any) -> Flow | None:
 
 def _lights_up(walk: Walk, node: fx.Node, _: Any) -> Flow | None:
     source = walk.source(node)
-    return None if source is None else source.nowhere_zero(shape(node))
+    return None if source is None else source.always_alive(shape(node))
 
 
 def _power(walk: Walk, node: fx.Node, _: Any) -> Flow | None:

@@ -10,6 +10,7 @@ from torch import fx
 
 from nupi.gates.graph import shape_of
 from nupi.gates.harvesting.channels import Flow
+from nupi.gates.harvesting.conditions import ALWAYS
 from nupi.gates.harvesting.rules.common import NotCoveredError, Rule, argument, is_number, shape
 
 if TYPE_CHECKING:
@@ -35,24 +36,24 @@ UNFOLLOWED = "is joined to what is not followed"
 
 
 def _sum(walk: Walk, node: fx.Node, _: Any) -> Flow | None:
-    """Zero where both sides are."""
-    return _combined(walk, node, torch.logical_and)
+    """Alive where one of the sides is."""
+    return _combined(walk, node, walk.channels.conditions.some)
 
 
 def _product(walk: Walk, node: fx.Node, _: Any) -> Flow | None:
-    """Zero where either side is."""
-    return _combined(walk, node, torch.logical_or)
+    """Alive where both sides are."""
+    return _combined(walk, node, walk.channels.conditions.every)
 
 
 def _quotient(walk: Walk, node: fx.Node, _: Any) -> Flow | None:
-    """Zero where the upper side is, if the lower one is a number. Zero over zero is nan."""
+    """Alive where the upper side is, if the lower one is a number. Zero over zero is nan."""
     lower = argument(node, 1, "other", 0)
     over_number = lower != 0 if is_number(lower) else shape_of(lower) is None
-    return _combined(walk, node, lambda upper, _: upper if over_number else torch.zeros_like(upper))
+    return _combined(walk, node, lambda upper, _: upper if over_number else torch.full_like(upper, ALWAYS))
 
 
 def _expand_as(walk: Walk, node: fx.Node, _: Any) -> Flow | None:
-    """Zero where the tensor that is expanded is."""
+    """Alive where the tensor that is expanded is."""
     sides = (each for each in (*node.args, *node.kwargs.values()) if isinstance(each, fx.Node))
     first, second = (walk.flows.get(side) for side in sides)
     if first is None or second is None or not _alike(first, second):
@@ -62,21 +63,21 @@ def _expand_as(walk: Walk, node: fx.Node, _: Any) -> Flow | None:
 
 
 def _combined(
-    walk: Walk, node: fx.Node, zero: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    walk: Walk, node: fx.Node, alive: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 ) -> Flow | None:
-    """Channels that stay or go together; `zero` says where the result is zero, given where the two sides are."""
+    """Channels that stay or go together; `alive` says when the result is, given when the two sides are."""
     sides = node.args
     flows = [walk.flows[side] for side in sides if isinstance(side, fx.Node) and side in walk.flows]
     if not flows or len(sides) != 2:
         return None
     if len(flows) == 2 and _alike(*flows):
         walk.channels.unite(flows[0].numbers, flows[1].numbers)
-        return flows[0].but(shape(node), zero(flows[0].zero, flows[1].zero))
+        return flows[0].but(shape(node), alive(flows[0].alive, flows[1].alive))
     widest = max(flows, key=lambda flow: len(flow.numbers))
     others = [side for side in sides if not isinstance(side, fx.Node) or walk.flows.get(side) is not widest]
     if len(shape(node)) != len(widest.shape) or not all(_is_broadcast(walk, side, widest) for side in others):
         raise NotCoveredError(UNLIKE)
-    return widest.but(shape(node), zero(widest.zero, torch.zeros_like(widest.zero)))
+    return widest.but(shape(node), alive(widest.alive, torch.full_like(widest.alive, ALWAYS)))
 
 
 def _alike(first: Flow, second: Flow) -> bool:
@@ -110,7 +111,7 @@ def _cat(walk: Walk, node: fx.Node, _: Any) -> Flow | None:
     whole = [walk.flows.get(part) or _kept(walk, part, known[0].dim) for part in parts]
     return Flow(
         torch.cat([flow.numbers for flow in whole]),
-        torch.cat([flow.zero for flow in whole]),
+        torch.cat([flow.alive for flow in whole]),
         known[0].dim,
         shape(node),
     )
@@ -123,7 +124,7 @@ def _kept(walk: Walk, part: fx.Node, dim: int) -> Flow:
         raise NotCoveredError("it must join along the channels")
     numbers = walk.channels.new(sizes[dim])
     walk.channels.keep(numbers, UNFOLLOWED)
-    return Flow(numbers, torch.zeros(len(numbers), dtype=torch.bool), dim, sizes)
+    return Flow(numbers, torch.full_like(numbers, ALWAYS), dim, sizes)
 
 
 JOINS: dict[Any, Rule] = {

@@ -5,7 +5,9 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any
 
-from nupi.gates.harvesting.channels import Flow
+import torch
+
+from nupi.gates.harvesting.channels import Flow, Pieces
 from nupi.gates.harvesting.rules.common import NotCoveredError, Rule, argument
 from nupi.gates.harvesting.rules.space import index
 
@@ -33,6 +35,10 @@ def _size(walk: Walk, node: fx.Node, _: Any) -> None:
 def _item(walk: Walk, node: fx.Node, _: Any) -> Flow | None:
     """Brackets: an entry of a shape, or a part of a tensor."""
     whole = walk.sizes.get(walk.first(node))
+    if isinstance(whole, Pieces):
+        if not isinstance(node.args[1], int):
+            raise NotCoveredError("which piece it takes is not known")
+        return whole[node.args[1]]
     if not isinstance(whole, tuple):
         return index(walk, node, None)
     _note(walk, node, whole, node.args[1])
@@ -48,4 +54,31 @@ def _note(walk: Walk, node: fx.Node, whole: tuple[Flow | None, ...], asked: Any)
         walk.sizes[node] = part
 
 
-SIZES: dict[Any, Rule] = {"size": _size, getattr: _size, "dim": _size, operator.getitem: _item}
+def _chunk(walk: Walk, node: fx.Node, _: Any) -> None:
+    """Equal pieces, which stay equal if a channel stays or goes in all of them."""
+    source = walk.source(node)
+    if source is None:
+        return
+    count, dim = argument(node, 1, "chunks", None), argument(node, 2, "dim", 0)
+    if not isinstance(count, int) or not isinstance(dim, int):
+        raise NotCoveredError("its number of pieces and its dimension must be numbers")
+    if dim % len(source.shape) != source.dim or len(source.numbers) % count:
+        raise NotCoveredError("it must cut the channels into equal pieces")
+    numbers, alive = source.numbers.view(count, -1), source.alive.view(count, -1)
+    for piece in numbers[1:]:
+        walk.channels.unite(numbers[0], piece)
+    sizes = list(source.shape)
+    sizes[source.dim] //= count
+    walk.sizes[node] = Pieces(
+        Flow(piece, when, source.dim, torch.Size(sizes)) for piece, when in zip(numbers, alive, strict=True)
+    )
+
+
+SIZES: dict[Any, Rule] = {
+    "size": _size,
+    getattr: _size,
+    "dim": _size,
+    operator.getitem: _item,
+    torch.chunk: _chunk,
+    "chunk": _chunk,
+}

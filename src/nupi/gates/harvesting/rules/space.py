@@ -30,6 +30,7 @@ REDUCTIONS: set[Any] = {torch.mean, "mean", torch.sum, "sum", torch.amax, "amax"
 FLATTENS: set[Any] = {nn.Flatten, torch.flatten, "flatten"}
 RESHAPES: set[Any] = {"view", "reshape", torch.reshape}
 SQUEEZES: set[Any] = {"squeeze", torch.squeeze, "unsqueeze", torch.unsqueeze}
+PERMUTATIONS: set[Any] = {"permute", torch.permute}
 NOT_SECOND = "its channels are not in dimension 1"
 
 
@@ -52,7 +53,7 @@ def _pad(walk: Walk, node: fx.Node, _: Any) -> Flow | None:
     if not isinstance(widths, tuple | list) or len(widths) // 2 >= len(source.shape) - source.dim:
         raise NotCoveredError("it must pad behind the channels")
     if argument(node, 3, "value", None) not in (None, 0):
-        return source.nowhere_zero(shape(node))
+        return source.always_alive(shape(node))
     return source.but(shape(node))
 
 
@@ -107,7 +108,9 @@ def _flat(node: fx.Node, source: Flow) -> Flow:
     if source.dim != 1:
         raise NotCoveredError(NOT_SECOND)
     times = math.prod(source.shape[2:])
-    return Flow(source.numbers.repeat_interleave(times), source.zero.repeat_interleave(times), 1, shape(node))
+    return Flow(
+        source.numbers.repeat_interleave(times), source.alive.repeat_interleave(times), 1, shape(node)
+    )
 
 
 def _squeeze(walk: Walk, node: fx.Node, _: Any) -> Flow | None:
@@ -119,6 +122,36 @@ def _squeeze(walk: Walk, node: fx.Node, _: Any) -> Flow | None:
     if not dims or any(not isinstance(d, int) or d % longest <= source.dim for d in dims):
         raise NotCoveredError("it must name dimensions behind the channels")
     return source.but(shape(node))
+
+
+def _transpose(walk: Walk, node: fx.Node, _: Any) -> Flow | None:
+    """The channels go where their dimension goes."""
+    source = walk.source(node)
+    if source is None:
+        return None
+    count = len(source.shape)
+    order = list(range(count))
+    if node.target in PERMUTATIONS:
+        order = [d % count if isinstance(d, int) else -1 for d in arguments(node, "dims")]
+    else:
+        first, second = argument(node, 1, "dim0", None), argument(node, 2, "dim1", None)
+        if not isinstance(first, int) or not isinstance(second, int):
+            raise NotCoveredError("its dimensions must be numbers")
+        order[first], order[second] = order[second], order[first]
+    if sorted(order) != list(range(count)):
+        raise NotCoveredError("its dimensions must be numbers")
+    return replace(source.but(shape(node)), dim=order.index(source.dim))
+
+
+def _softmax(walk: Walk, node: fx.Node, module: Any) -> Flow | None:
+    """Over another dimension than the channels', where zeros give equal shares and not zero."""
+    source = walk.source(node)
+    if source is None:
+        return None
+    dim = module.dim if module is not None else argument(node, 1, "dim", None)
+    if not isinstance(dim, int) or dim % len(source.shape) == source.dim:
+        raise NotCoveredError("it must be over another dimension than the channels'")
+    return source.always_alive(shape(node))
 
 
 def index(walk: Walk, node: fx.Node, _: Any) -> Flow | None:
@@ -150,5 +183,7 @@ SPACE: dict[Any, Rule] = {
     **dict.fromkeys(FLATTENS, _flatten),
     **dict.fromkeys(RESHAPES, _reshape),
     **dict.fromkeys(SQUEEZES, _squeeze),
+    **dict.fromkeys({*PERMUTATIONS, "transpose", torch.transpose, "swapaxes"}, _transpose),
+    **dict.fromkeys({nn.Softmax, functional.softmax, torch.softmax, "softmax"}, _softmax),
     functional.pad: _pad,
 }

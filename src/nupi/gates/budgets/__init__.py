@@ -1,0 +1,183 @@
+"""Budgets: how large the harvested network may be, in parameters, FLOPs or time.
+
+budget = nupi.gates.budget(model, example, flops=0.5)      # half the FLOPs, of the network that is harvested
+...
+violations = {"flops": budget()}
+lagrangian.ascend(dual, violations)                         # the multiplier sees the size at test time
+lagrangian(loss, violations).backward()                     # the model gets the gradient of the expected size
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from nupi.gates.budgets.blocks import block_network
+from nupi.gates.budgets.counting import Count
+from nupi.gates.budgets.latency import timed
+from nupi.gates.budgets.parts import flops_of, network
+from nupi.gates.densities import gated_layers
+from nupi.gates.graph import UntraceableError
+from nupi.gates.harvesting.bake import bake
+from nupi.gates.harvesting.checks import check_model, copied
+from nupi.gates.transformer.layers import GatedInput
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nupi.gates.hard_concrete import HardConcrete
+
+
+class Budget:
+    """A limit on the size of the harvested network; call it for the violation. Made by `budget`.
+
+    Attributes:
+        unit: "parameters", "flops" or "latency".
+        limit: the share of the whole network that may be left.
+        smallest: the share that is left if all gates close.
+    """
+
+    def __init__(
+        self,
+        gates: list[HardConcrete],
+        share: Callable[[torch.Tensor], torch.Tensor],
+        *,
+        unit: str,
+        limit: float,
+    ) -> None:
+        self._gates = gates
+        self._share = share
+        self.unit, self.limit = unit, limit
+        with torch.no_grad():
+            everything = torch.cat([gate.is_open() for gate in gates])
+            self.smallest = float(share(torch.zeros_like(everything, dtype=torch.float64)))
+
+    def __call__(self) -> torch.Tensor:
+        """The violation: the share at test time minus the limit, with the gradient of the expected share."""
+        expected = self.expected()
+        return self.realised() - self.limit + (expected - expected.detach())
+
+    def expected(self) -> torch.Tensor:
+        """The expected share of the network that is left; differentiable in the gates."""
+        return self._share(torch.cat([gate.probability() for gate in self._gates]))
+
+    def realised(self) -> torch.Tensor:
+        """The share of the network that a harvest would leave now: that of the gates open at test time."""
+        return self._share(torch.cat([gate.is_open() for gate in self._gates]).to(torch.get_default_dtype()))
+
+    @torch.no_grad()
+    def trim(self) -> int:
+        """Close the weakest open gates until the budget is kept at test time, and say how many they were.
+
+        Training ends near the budget, not on it. Call this before the harvest if the budget is a hard limit.
+        """
+        margins = torch.cat([gate.margin() for gate in self._gates])
+        weakest = margins[margins > 0].sort().values
+        low, high = 0, len(weakest)  # how many to close: the size falls with their number
+        while low < high:
+            middle = (low + high) // 2
+            fits = self._share((margins > _cut(weakest, middle)).double()) <= self.limit
+            low, high = (low, middle) if fits else (middle + 1, high)
+        for gate in self._gates:
+            gate.close_(gate.margin() <= _cut(weakest, low))
+        return low
+
+    def __repr__(self) -> str:
+        return (
+            f"Budget({self.unit}={self.limit:g}: {self.realised().item():.3f} at test time, "
+            f"{self.expected().item():.3f} expected, at least {self.smallest:.3f})"
+        )
+
+
+def _cut(weakest: torch.Tensor, count: int) -> float:
+    """The margin up to which `count` of the open gates are to be closed."""
+    return 0.0 if count == 0 else float(weakest[count - 1])
+
+
+def budget(
+    model: nn.Module,
+    example: torch.Tensor | tuple[Any, ...],
+    *,
+    parameters: float | None = None,
+    flops: float | None = None,
+    latency: float | None = None,
+) -> Budget:
+    """A limit on the size of what `harvest` will make of `model`, as a violation.
+
+    A channel that goes takes its weights out of the layer that makes it and of the layers that use it, so the size is
+    a product of the widths of neighbouring layers. Sizes are shares of the whole network, gated or not. Give one of:
+
+    Args:
+        model: a model with gates on channels.
+        example: an input, or a tuple of all arguments: FLOPs and times are those of this call.
+        parameters: the share of the parameters that may be left.
+        flops: the share of the FLOPs of convolutions and matrix products.
+        latency: the share of the time. Every layer is measured at several widths, which takes a few seconds; times in
+            between are interpolated.
+
+    Returns:
+        A callable: `budget()` is the violation to give to a Lagrangian, `budget.realised()` and `budget.expected()` are
+        shares. It belongs to this model: a copy of the model needs its own.
+
+    Example:
+        >>> import nupi
+        >>> model = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 2))
+        >>> nupi.gates.attach(model, "0")
+        ['0']
+        >>> half = budget(model, torch.randn(16, 8), parameters=0.5)
+        >>> with torch.no_grad():
+        ...     _ = model[0].gate.log_alpha[1:].fill_(-5.0)  # leaves 8 + 1 and 2 + 2 of 46 parameters
+        >>> half.realised().item(), half().item()
+        (0.2826, -0.2174)
+    """
+    asked = {"parameters": parameters, "flops": flops, "latency": latency}
+    given = {unit: limit for unit, limit in asked.items() if limit is not None}
+    if len(given) != 1:
+        what = "none" if not given else " and ".join(given)
+        raise ValueError(f"budget takes one of parameters=, flops= and latency=, and {what} came")
+    ((unit, limit),) = given.items()
+    if isinstance(limit, bool) or not isinstance(limit, int | float) or not 0 < limit <= 1:
+        raise ValueError(
+            f"{unit}={limit!r} must be a share of the whole network, above 0 and at most 1, such as 0.5"
+        )
+    check_model(model)
+    layers = gated_layers(model)
+    if on_weights := [name for name, layer in layers.items() if layer.gate.log_alpha.dim() != 1]:
+        raise ValueError(
+            f"model has gates on the single weights of {on_weights[0]!r}: these become zeros, which a harvest does not "
+            "take out; gate channels, or constrain nupi.gates.density"
+        )
+    inputs = example if isinstance(example, tuple) else (example,)
+    made = Budget(
+        [layer.gate for layer in layers.values()], _share(model, inputs, unit), unit=unit, limit=float(limit)
+    )
+    if made.smallest > limit:
+        raise ValueError(
+            f"{unit}={limit!r} cannot be reached: with all gates closed {made.smallest:.3f} of the network is left, "
+            "which has no gates; gate more layers, or ask for more"
+        )
+    return made
+
+
+def _share(model: nn.Module, inputs: tuple[Any, ...], unit: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    plain = copied(model)
+    gates = sum(layer.gate.log_alpha.numel() for layer in gated_layers(model).values())
+    bake(plain)
+    by_structure = [isinstance(layer, GatedInput) for layer in gated_layers(model).values()]
+    if any(by_structure) and not all(by_structure):
+        raise ValueError(
+            "model has gates of attach_transformer and of attach: the size of both together cannot be computed; gate "
+            "it with one of the two"
+        )
+    try:
+        parts = (block_network if any(by_structure) else network)(model, plain, inputs)
+    except UntraceableError as error:
+        raise ValueError(f"{error}. So the size of the harvested network cannot be computed") from error
+    if unit == "latency":
+        return timed(parts, plain, inputs, gates)
+    if unit == "parameters":
+        total = sum(each.numel() for each in plain.parameters())
+        return Count(parts, [each.parameters for each in parts.parts], total, gates)
+    return Count(parts, [each.flops for each in parts.parts], flops_of(plain, inputs)["Global"], gates)

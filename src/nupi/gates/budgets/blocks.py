@@ -1,0 +1,66 @@
+"""The parts of a transformer: the layers of its gated blocks, and what attention computes between them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nupi.gates.budgets.parts import Network, Part, always, call_shapes, flops_of, gate_numbers
+from nupi.gates.harvesting.conditions import Conditions
+from nupi.gates.transformer.blocks import blocks, widths
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from nupi.gates.transformer.blocks import Block
+
+
+def block_network(model: nn.Module, plain: nn.Module, inputs: tuple[Any, ...]) -> Network:
+    """The parts of a gated transformer, by its structure; arguments as for `network`."""
+    conditions, gates = Conditions(), gate_numbers(model)
+    shapes, counts = call_shapes(plain, inputs), flops_of(plain, inputs)
+    parts = []
+    for block in blocks(plain):
+        if block.user not in gates:
+            continue
+        alive = torch.tensor([conditions.gate(number) for number in gates[block.user]])
+        for maker in block.makers:
+            outgoing = alive.repeat_interleave(maker.size).repeat(maker.copies)
+            parts.append(_linear(plain, maker.name, None, outgoing, shapes[maker.name][1]))
+        incoming = alive.repeat_interleave(block.size)
+        parts.append(_linear(plain, block.user, incoming, None, shapes[block.user][1]))
+        if block.kind == "heads":
+            parts.append(_attention(plain, block, alive, counts))
+    return Network(parts, conditions)
+
+
+def _linear(
+    model: nn.Module,
+    name: str,
+    incoming: torch.Tensor | None,
+    outgoing: torch.Tensor | None,
+    output: torch.Size,
+) -> Part:
+    layer = model.get_submodule(name)
+    inside, outside = widths(layer)
+    calls = output.numel() / outside
+    bias = float(getattr(layer, "bias", None) is not None)
+    return Part(
+        name,
+        always(inside) if incoming is None else incoming,
+        always(outside) if outgoing is None else outgoing,
+        (1, bias),
+        (2 * calls, 0),
+    )
+
+
+def _attention(model: nn.Module, block: Block, alive: torch.Tensor, counts: dict[str, int]) -> Part:
+    """Scores and averages: each head costs the same."""
+    inside = sum(
+        counts.get(f"{type(model).__name__}.{name}", 0)
+        for name in block.layers
+        if name.startswith(f"{block.core}.")
+    )
+    own = counts.get(f"{type(model).__name__}.{block.core}", 0) - inside
+    return Part(block.core, always(1), alive, (0, 0), (0, own / block.gates))

@@ -1,0 +1,123 @@
+"""How long the network takes for given gates: a table of measured times for every layer, interpolated.
+
+Each layer is timed at a few widths in and out, on the device and for the input of the example. What the layers do not
+explain (activations, sums, pooling, attention) is shared out among them by the numbers they give, and falls with their
+widths.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from nupi.gates.budgets.counting import Widths
+from nupi.gates.budgets.parts import call_shapes
+from nupi.gates.graph import unchanged
+from nupi.gates.harvesting.narrow import narrow_layer
+from nupi.gates.layers import is_conv1d
+
+if TYPE_CHECKING:
+    from nupi.gates.budgets.parts import Network, Part
+
+GRID = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the widths, as shares; 0 stands for one channel
+SECONDS = 0.01  # that each entry of a table is measured for
+
+
+class Latency:
+    """The share of the time that is left: 1 for the network with all gates open.
+
+    Args:
+        network: the parts and their conditions.
+        tables: of each part, the time by width in and width out (parts, len(GRID), len(GRID)).
+        total: the time of the whole network.
+        outputs: how many numbers each part gives.
+        gates: how many there are.
+    """
+
+    def __init__(
+        self, network: Network, tables: torch.Tensor, total: float, outputs: torch.Tensor, gates: int
+    ) -> None:
+        self._widths = Widths(network)
+        self._full = torch.stack(self._widths(torch.ones(gates, dtype=torch.float64)))
+        rest = max(total - float(tables[:, -1, -1].sum()), 0.0) * outputs / outputs.sum()
+        grid = torch.tensor(GRID, dtype=torch.float64)
+        tables = tables + rest[:, None, None] * grid
+        self._tables = tables / tables[:, -1, -1].sum()
+
+    def __call__(self, gates: torch.Tensor) -> torch.Tensor:
+        """The share that is left for these gates, or for these probabilities about."""
+        incoming, outgoing = torch.stack(self._widths(gates)) / self._full.to(gates)
+        tables = self._tables.to(gates)
+        parts = torch.arange(len(tables), device=gates.device)
+        (i, u), (j, v) = _cell(incoming), _cell(outgoing)
+        near = tables[parts, i, j] * (1 - v) + tables[parts, i, j + 1] * v
+        far = tables[parts, i + 1, j] * (1 - v) + tables[parts, i + 1, j + 1] * v
+        return (near * (1 - u) + far * u).sum()
+
+
+def _cell(share: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Which cell of the grid a share is in, and where in the cell."""
+    place = share * (len(GRID) - 1)
+    cell = place.detach().long().clamp(max=len(GRID) - 2)
+    return cell, place - cell
+
+
+def timed(network: Network, plain: nn.Module, inputs: tuple[Any, ...], gates: int) -> Latency:
+    """The latency of a plain model as a function of the gates, measured on these inputs."""
+    shapes = call_shapes(plain, inputs)
+    nothing = torch.zeros(len(GRID), len(GRID), dtype=torch.float64)
+    tables = torch.stack(
+        [
+            _table(plain.get_submodule(part.name), part, shapes[part.name][0])
+            if any(part.parameters)
+            else nothing
+            for part in network.parts
+        ]
+    )
+    with unchanged(plain):
+        total = _seconds(plain, inputs)
+    outputs = torch.tensor(
+        [shapes[part.name][1].numel() if any(part.parameters) else 0 for part in network.parts],
+        dtype=torch.float64,
+    )
+    return Latency(network, tables, total, outputs, gates)
+
+
+def _table(layer: nn.Module, part: Part, given: torch.Size) -> torch.Tensor:
+    """Seconds by width in (rows) and width out (columns)."""
+    pairwise = part.parameters[0] > 0
+    rows = [
+        [_narrow_seconds(layer, part, given, i if pairwise else o, o, pairwise=pairwise) for o in GRID]
+        for i in (GRID if pairwise else (1.0,))
+    ]
+    return torch.tensor(rows, dtype=torch.float64).expand(len(GRID), len(GRID))
+
+
+def _narrow_seconds(
+    layer: nn.Module, part: Part, given: torch.Size, share_in: float, share_out: float, *, pairwise: bool
+) -> float:
+    full_in = len(part.incoming) if pairwise else len(part.outgoing)
+    incoming, outgoing = _first(full_in, share_in), _first(len(part.outgoing), share_out)
+    small = copy.deepcopy(layer)
+    narrow_layer(small, outgoing, incoming if pairwise else None)
+    dim = len(given) - 1 if isinstance(layer, nn.Linear) or is_conv1d(layer) else 1
+    sizes = [*given[:dim], int(incoming.sum()), *given[dim + 1 :]]
+    any_parameter = next(iter(small.parameters()))
+    return _seconds(small, (torch.randn(sizes, device=any_parameter.device, dtype=any_parameter.dtype),))
+
+
+def _first(count: int, share: float) -> torch.Tensor:
+    return torch.arange(count) < max(1, round(share * count))
+
+
+@torch.no_grad()
+def _seconds(module: nn.Module, inputs: tuple[Any, ...]) -> float:
+    from torch.utils.benchmark import Timer
+
+    timer = Timer(
+        "module(*inputs)", globals={"module": module, "inputs": inputs}, num_threads=torch.get_num_threads()
+    )
+    return float(timer.blocked_autorange(min_run_time=SECONDS).median)

@@ -1,0 +1,135 @@
+"""A network as a sum of parts, whose cost depends on how many channels go in and come out.
+
+    cost of a part = pair * channels in * channels out + single * channels out
+
+A convolution has a weight for every pair of channels and a bias for every channel that comes out; a norm has two
+numbers for every channel. A weight is therefore gone if its input or its output channel is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from nupi.gates.densities import gated_layers
+from nupi.gates.graph import trace, unchanged
+from nupi.gates.harvesting.conditions import ALWAYS, Conditions
+from nupi.gates.harvesting.flow import Walk
+from nupi.gates.harvesting.rules import NARROWED
+
+
+@dataclass(frozen=True)
+class Part:
+    """One layer of the harvested network.
+
+    Args:
+        name: of the layer.
+        incoming: for each channel that goes in, the condition under which it is there.
+        outgoing: for each channel that comes out, the same.
+        parameters: (pair, single).
+        flops: (pair, single), for the example.
+    """
+
+    name: str
+    incoming: torch.Tensor
+    outgoing: torch.Tensor
+    parameters: tuple[float, float]
+    flops: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Network:
+    """The parts that depend on gates, with the conditions that their channels are known by."""
+
+    parts: list[Part]
+    conditions: Conditions
+
+
+def always(count: int) -> torch.Tensor:
+    """Conditions of channels that never go."""
+    return torch.full((count,), ALWAYS)
+
+
+def network(model: nn.Module, plain: nn.Module, inputs: tuple[Any, ...]) -> Network:
+    """The parts of a gated model, by its graph.
+
+    Args:
+        model: the gated model.
+        plain: a copy of it, with the gates made part of the weights.
+        inputs: the arguments of a call.
+
+    Raises:
+        UntraceableError: as `trace` does.
+    """
+    walk = Walk(plain, trace(plain, inputs), gate_numbers(model))
+    shapes = call_shapes(plain, inputs)
+    parts = []
+    for node, flow in walk.flows.items():
+        module = walk.module(node)
+        if not isinstance(module, NARROWED):
+            continue
+        source = walk.source(node)
+        outgoing = walk.channels.needed(flow.numbers)
+        incoming = None if source is None else walk.channels.needed(source.numbers)
+        parts.append(part(str(node.target), module, incoming, outgoing, shapes[str(node.target)][1]))
+    return Network(parts, walk.channels.conditions)
+
+
+def part(
+    name: str, module: nn.Module, incoming: torch.Tensor | None, outgoing: torch.Tensor, output: torch.Size
+) -> Part:
+    """The part that a layer is; `incoming` is None where channels that go in are not followed, and so all stay."""
+    weight: torch.Tensor | None = getattr(module, "weight", None)
+    bias = getattr(module, "bias", None) is not None
+    if weight is None or weight.dim() == 1:  # a norm
+        own = 0 if weight is None else 1 + bias
+        return Part(name, always(1), outgoing, (0, own), (0, 0))
+    kernel, places = weight[0, 0].numel(), output.numel() / len(outgoing)
+    if getattr(module, "groups", 1) > 1:  # depthwise
+        return Part(name, always(1), outgoing, (0, kernel + bias), (0, 2 * kernel * places))
+    if incoming is None:
+        incoming = always(weight.numel() // kernel // len(outgoing))
+    return Part(name, incoming, outgoing, (kernel, int(bias)), (2 * kernel * places, 0))
+
+
+def gate_numbers(model: nn.Module) -> dict[str, range]:
+    """By the name of the module that gates sit in, their numbers among all gates of the model."""
+    names = {module: name for name, module in model.named_modules()}
+    first, found = 0, {}
+    for layer in gated_layers(model).values():
+        found[names[layer]] = range(first, first + layer.gate.log_alpha.numel())
+        first += layer.gate.log_alpha.numel()
+    return found
+
+
+def call_shapes(model: nn.Module, inputs: tuple[Any, ...]) -> dict[str, tuple[torch.Size, torch.Size]]:
+    """The shapes that each layer is given and gives on these inputs, by its name; of its last call."""
+    shapes: dict[str, tuple[torch.Size, torch.Size]] = {}
+
+    def note(name: str) -> Any:
+        def hook(_: nn.Module, given: tuple[Any, ...], output: Any) -> None:
+            if isinstance(output, torch.Tensor) and given and isinstance(given[0], torch.Tensor):
+                shapes[name] = given[0].shape, output.shape
+
+        return hook
+
+    handles = [module.register_forward_hook(note(name)) for name, module in model.named_modules()]
+    try:
+        with unchanged(model), torch.no_grad():
+            model(*inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return shapes
+
+
+def flops_of(model: nn.Module, inputs: tuple[Any, ...]) -> dict[str, int]:
+    """The FLOPs of a call: of the whole model as "Global", and of each module under the model's class and its name."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with unchanged(model), torch.no_grad(), FlopCounterMode(display=False) as counter:
+        model(*inputs)
+    return {name: sum(each.values()) for name, each in counter.get_flop_counts().items()}
