@@ -8,7 +8,6 @@ from rich.console import Console
 
 from nupi.paper.runner import find_target, reproduce
 
-
 KNOWN = {
     # At their best step sizes restarts and Adam creep up to lambda* and do not oscillate: the paper says that all do.
     "svm-dynamics": [
