@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from nupi import gates
 from nupi.paper.data import cifar10
-from nupi.paper.resnet import GATED, ResNet18
+from nupi.paper.sparsity.resnet import GATED, ResNet18
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -33,10 +33,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias, get_args
 
 import torch
 
-from nupi.violations import Indexed
 from nupi.rates.decisions import Soft
 from nupi.rates.groups import Groups, whole
 from nupi.rates.records import Rows, Sums
+from nupi.violations import Indexed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

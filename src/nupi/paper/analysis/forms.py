@@ -105,7 +105,8 @@ def forms(run: TargetRun) -> list[Claim]:
     """Run each form on three problems, the noisy ones on five seeds."""
     import pandas as pd
 
-    rows, shown = [], {}
+    rows: list[dict[str, float | str]] = []
+    shown = {}
     for form in FORMS:
         noisy = {nu: [satisfied(form, nu, seed) for seed in SEEDS] for nu in (0.0, 0.9)}
         one, played = late(form), [bandit(form, seed) for seed in SEEDS]
@@ -126,26 +127,30 @@ def forms(run: TargetRun) -> list[Claim]:
                 "bandit: multiplier": _mean([_last(each.multiplier) for each in played]),
             }
         )
-    table = pd.DataFrame(rows)
-    run.results(table)
+    run.results(pd.DataFrame(rows))
     run.figure(_draw(shown))
-    run.table("The three forms at the bound", _rounded(table))
-    return _claims(table.set_index("form"))
+    run.table("The three forms at the bound", _rounded(rows))
+    return _claims({str(row["form"]): row for row in rows})
 
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def _rounded(table: pd.DataFrame) -> pd.DataFrame:
-    return table.apply(lambda column: column if column.name == "form" else column.map(lambda v: f"{v:.3g}"))
+def _rounded(rows: list[dict[str, float | str]]) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame(
+        {name: value if isinstance(value, str) else f"{value:.3g}" for name, value in row.items()}
+        for row in rows
+    )
 
 
-def _claims(table: pd.DataFrame) -> list[Claim]:
-    held = {form: float(table.loc[form, "held, nu 0"]) for form in FORMS}
-    settled = {form: int(table.loc[form, "late: settled after"]) for form in FORMS}
-    over = {form: float(table.loc[form, "bandit: cost over the limit"]) for form in FORMS}
-    price = float(table.loc["conditional", "bandit: multiplier"])
+def _claims(table: dict[str, dict[str, float | str]]) -> list[Claim]:
+    held = {form: float(table[form]["held, nu 0"]) for form in FORMS}
+    settled = {form: int(table[form]["late: settled after"]) for form in FORMS}
+    over = {form: float(table[form]["bandit: cost over the limit"]) for form in FORMS}
+    price = float(table["conditional"]["bandit: multiplier"])
     return [
         Claim(
             "under noise the velocity form holds up the multiplier of a satisfied constraint; conditional does not",

@@ -107,7 +107,7 @@ def _seed(found: tuple[dict[str, Any], Any]) -> int:
     return seed
 
 
-def _register(problem: Problem) -> Callable[[Run], list[Claim]]:
+def _register(problem: Problem) -> Callable[[TargetRun], list[Claim]]:
     @target(
         problem.name, paper="beside other libraries", about=ABOUT[problem.name], scales=("smoke", "laptop")
     )
