@@ -34,7 +34,7 @@ TOLERANCE = 0.001  # TFCO's own, where it makes its mixtures
 
 
 def dual_optimizer(multipliers: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
-    """What moves the multipliers, in every benchmark; gains by hand, from a few tries on seed 0 of COMPAS, Crime and Adult."""
+    """What moves the multipliers, in every benchmark; gains by hand, from tries on seed 0 of three of them."""
     return nupi.NuPI(multipliers, ki=0.5, kp=5.0, init="bumpless")
 
 
