@@ -39,7 +39,7 @@ from nupi.rates.catalogue import (
     true_positive_proportion,
     true_positive_rate,
 )
-from nupi.rates.constraint import Constraint, Measured
+from nupi.rates.constraint import Constraint
 from nupi.rates.expressions import Expression
 from nupi.rates.gaps import EqualizedOdds, EqualOpportunity, StatisticalParity, Tally
 from nupi.rates.groups import Groups, crossed
@@ -52,7 +52,6 @@ __all__ = [
     "EqualizedOdds",
     "Expression",
     "Groups",
-    "Measured",
     "StatisticalParity",
     "Tally",
     "Window",

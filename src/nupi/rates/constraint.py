@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from nupi import Averaged, Equality, Inequality
+from nupi import Averaged, Equality, Inequality, Measured
 from nupi.rates.decisions import Soft, Surrogate
 from nupi.rates.margins import Confidence, Method
 from nupi.rates.records import Join, Record, Rows, gather
@@ -25,22 +25,6 @@ if TYPE_CHECKING:
     from nupi.rates.window import Window
 
 Records: TypeAlias = "dict[Record, torch.Tensor]"
-
-
-@dataclass(frozen=True, eq=False)
-class Measured:
-    """The violation of one group of constraints, twice: `soft` for the model, `hard` for the multipliers.
-
-    Args:
-        soft: with a gradient: what `lagrangian(loss, ...)` is to weigh.
-        hard: what `lagrangian.ascend(dual, ...)` is to move the multipliers by.
-    """
-
-    soft: Any
-    hard: Any
-
-    def __repr__(self) -> str:
-        return f"Measured(soft={self.soft}, hard={self.hard})"
 
 
 @dataclass(frozen=True, eq=False)
