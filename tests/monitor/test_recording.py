@@ -31,7 +31,7 @@ def train(lagrangian, dual, steps, shapes=SHAPES, seed=0):
     return {n: torch.stack(v) for n, v in given.items()}, {n: torch.stack(v) for n, v in came.items()}
 
 
-@pytest.mark.parametrize("steps", [1, 63, 64, 65, 200])
+@pytest.mark.parametrize("steps", [1, 255, 256, 257])
 def test_every_step_of_every_small_group_is_there(steps):
     lagrangian, dual, monitor = problem()
     given, came = train(lagrangian, dual, steps)
@@ -216,7 +216,7 @@ class FindsGains(nupi.NuPI):
 def test_an_optimizer_that_finds_its_gains_is_asked():
     lagrangian = nupi.Lagrangian({"a": nupi.Equality(2)})
     dual, monitor = FindsGains(lagrangian.parameters(), ki=0.1), nupi.Monitor(lagrangian)
-    for _ in range(64):
+    for _ in range(256):
         lagrangian.ascend(dual, {"a": torch.zeros(2)})
     assert monitor.record.gains_of("a").latest == {"ki": 0.25, "kp": 1.5, "b": 4.0, "h": 0.1}
 

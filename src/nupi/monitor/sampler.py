@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         def rows(self) -> torch.Tensor | None: ...  # noqa: D102
 
 
-BLOCK = 64  # steps that are taken in before they are worked on together
+BLOCK = 256  # steps that are taken in before they are worked on together
 _VALUES = 2**18  # or fewer, so that no more than so many numbers wait
 
 
