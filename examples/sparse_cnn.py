@@ -54,7 +54,8 @@ def train(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, epochs: 
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(weights, epochs * batches)
 
     lagrangian = nupi.Lagrangian({"density": nupi.Inequality()})
-    dual = nupi.NuPI(lagrangian.parameters(), ki=0.01, kp=10.0)
+    # The run is short: it begins with a push of kp times the violation.
+    dual = nupi.NuPI(lagrangian.parameters(), ki=0.01, kp=10.0, init="zero")
     model.train()
     for epoch in range(epochs):
         for rows in torch.randperm(len(images))[: batches * 64].view(-1, 64):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import nupi
 from nupi import rates
-from nupi.rates import Measured
+from nupi import Measured
 
 TOLERANCE = {"rate": 0.05, "gap": 0.1}
 
