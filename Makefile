@@ -2,11 +2,15 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 INPUTS := pyproject.toml constraints.txt
 
+# Another torch than the one of constraints.txt: `make test TORCH=2.6.0 VENV=.venv-old`, or TORCH=newest.
+TORCH  ?=
+PINS   := $(if $(TORCH),$(VENV)/constraints.txt,constraints.txt)
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(PINS)
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types bench clean
+.PHONY: help demo test nightly coverage mutants lint types wheel bench clean
 
 help: ## show what can be run
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -14,7 +18,10 @@ help: ## show what can be run
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.paper: $(BIN)/python $(INPUTS)
+$(VENV)/constraints.txt: $(BIN)/python constraints.txt
+	sed -e '$(if $(filter newest,$(TORCH)),/^torch==/d,s/^torch==.*/torch==$(TORCH)/)' constraints.txt > $@
+
+$(VENV)/.paper: $(BIN)/python $(INPUTS) $(PINS)
 	@echo "Setting up $(VENV) (once; a few minutes)"
 	$(PIP) --editable ".[paper]"
 	@touch $@
@@ -28,8 +35,20 @@ demo: $(VENV)/.paper ## the main result: a table, a figure, the claims
 	@# Exit code 1 says that a claim of the paper did not hold, which is a result and not an error.
 	$(BIN)/nupi reproduce svm-dynamics svm-sensitivity --out out/demo || [ $$? -eq 1 ]
 
-test: $(VENV)/.dev ## every test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto $(ARGS)
+test: $(VENV)/.dev ## every test but the long ones
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto -m "not nightly" $(ARGS)
+
+nightly: $(VENV)/.dev ## the long tests, and the property tests on ten times as many examples
+	NUPI_HYPOTHESIS=nightly OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --timeout 3600 \
+		-m "nightly or hypothesis" $(ARGS)
+
+# What runs in other processes, such as the ranks of tests/distributed, is not counted.
+coverage: $(VENV)/.dev ## the tests again, and the share of lines and branches that they run
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto -m "not nightly" --cov --cov-report= $(ARGS)
+	@$(BIN)/python -m coverage report --format=total | sed 's/.*/coverage: &%/' | tee out/coverage.txt
+
+mutants: $(VENV)/.dev ## small faults put into the core one at a time: the share that the tests find
+	OMP_NUM_THREADS=1 $(BIN)/python -m tools.mutants $(ARGS)
 
 lint: $(VENV)/.dev ## style and formatting
 	$(BIN)/ruff check .
@@ -37,6 +56,9 @@ lint: $(VENV)/.dev ## style and formatting
 
 types: $(VENV)/.dev ## the strict type check
 	$(BIN)/mypy
+
+wheel: $(BIN)/python $(PINS) ## a wheel, installed into an empty environment and used there
+	PINS=$(PINS) bash tools/wheel.sh $(BIN)/python
 
 bench: $(VENV)/.dev ## speed beside Cooper and a hand-written loop, as ratios
 	$(BIN)/python -m benchmarks $(ARGS)

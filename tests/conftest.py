@@ -1,5 +1,21 @@
+"""What all tests share: how many examples property tests try, and processes to run on.
+
+`make test` tries few examples, `make nightly` many. A test that needs fewer than others takes a share, so that it grows
+at night too: `@settings(max_examples=settings.default.max_examples // 4)`.
+"""
+
+import os
+
 import pytest
+from hypothesis import settings
 from ranks import Ranks
+
+# A shared machine may be slow at any moment: how long an example takes says nothing about the code.
+settings.register_profile("small", max_examples=100, deadline=None)
+settings.register_profile(
+    "nightly", max_examples=1000, stateful_step_count=100, deadline=None, print_blob=True
+)
+settings.load_profile(os.environ.get("NUPI_HYPOTHESIS", "small"))
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,1 @@
+"""What the project needs beside the package: mutants, and the check of a wheel."""

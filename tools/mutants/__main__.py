@@ -1,0 +1,124 @@
+"""`make mutants`: put a sample of faults into the core, one at a time, and print the share that the tests find."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+from tools.mutants.faults import Fault, faults_of, known_equivalent
+from tools.mutants.running import Baseline, measure, survives
+
+ROOT = Path(__file__).parents[2]
+CORE = ("rule.py", "constraints.py", "multipliers.py", "lagrangian.py", "violations", "ascent", "optim")
+
+# Tests of the core that run within one process; a fault is given to those that run its lines.
+FAST = (
+    "tests/test_rule.py",
+    "tests/test_lagrangian.py",
+    "tests/test_refusals.py",
+    "tests/test_constraints.py",
+    "tests/test_multipliers.py",
+    "tests/ascent",
+    "tests/optim",
+    "tests/training/test_checkpoints.py",
+    "tests/training/test_loading.py",
+)
+# What survives these is given to all of the following: other processes, compiled steps, exact solutions.
+SLOW = (
+    "tests/distributed",
+    "tests/test_own_violation.py",
+    "tests/test_ground_truth.py",
+    "tests/test_state_machine.py",
+    "tests/training/test_compile.py",
+    "tests/training/test_compile_rows.py",
+)
+
+
+def sources() -> list[Path]:
+    """The files of the core."""
+    found = [
+        file
+        for name in CORE
+        for file in sorted(
+            (ROOT / "src/nupi" / name).glob("*.py") if "." not in name else [ROOT / "src/nupi" / name]
+        )
+    ]
+    return [file for file in found if file.name != "__init__.py"]
+
+
+def arguments() -> argparse.Namespace:
+    """What was asked for on the command line."""
+    parser = argparse.ArgumentParser(prog="make mutants ARGS=...", description=__doc__)
+    parser.add_argument("--sample", type=int, default=200, help="how many faults; 0 means all (default: 200)")
+    parser.add_argument("--seed", type=int, default=0, help="which sample (default: 0)")
+    parser.add_argument("--only", default="", help="only faults whose name has this text in it")
+    parser.add_argument("--timeout", type=float, default=300, help="seconds for one fault (default: 300)")
+    parser.add_argument("--tests", nargs="+", default=FAST, help="other fast tests than those of the core")
+    parser.add_argument("--quick", action="store_true", help="leave out the slow tests")
+    parser.add_argument("--goal", type=float, default=0, help="fail if fewer per cent are found")
+    parser.add_argument("--report", type=Path, help="write the result as Markdown to this file too")
+    return parser.parse_args()
+
+
+def chosen_faults(options: argparse.Namespace) -> list[Fault]:
+    """The sample, without what is known to change nothing."""
+    equivalent = set(known_equivalent(Path(__file__).parent / "equivalent.txt"))
+    every = [fault for path in sources() for fault in faults_of(path, ROOT)]
+    unknown = equivalent - {fault.name for fault in every}
+    if unknown:
+        sys.exit(f"equivalent.txt names faults that are not there: {'; '.join(sorted(unknown))}")
+    wanted = [fault for fault in every if options.only in fault.name and fault.name not in equivalent]
+    size = min(options.sample or len(wanted), len(wanted))
+    print(
+        f"{len(every)} faults, {len(equivalent)} of them equivalent; {size} chosen with seed {options.seed}"
+    )
+    return random.Random(options.seed).sample(wanted, size)
+
+
+def is_found(fault: Fault, baseline: Baseline, options: argparse.Namespace) -> bool:
+    """Whether any test fails with the fault in place."""
+    tests = baseline.tests_for(fault)
+    files = sorted({test.partition("::")[0] for test in tests})
+    if tests and not survives(fault, ROOT, tests, files, options.timeout):
+        return True
+    return not options.quick and not survives(fault, ROOT, (), SLOW, options.timeout)
+
+
+def main() -> None:
+    """Try the faults, and say which survived."""
+    options = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # so that the tests which are running end too
+    chosen = chosen_faults(options)
+    start = time.monotonic()
+    baseline = measure(options.tests, [path.relative_to(ROOT).as_posix() for path in sources()], ROOT)
+    print(
+        f"{len(baseline.seconds)} tests pass without a fault, in {time.monotonic() - start:.0f} s", flush=True
+    )
+    survivors = []
+    for number, fault in enumerate(chosen, 1):
+        begun = time.monotonic()
+        found = is_found(fault, baseline, options)
+        if not found:
+            survivors.append(fault)
+        verdict = "found   " if found else "SURVIVED"
+        print(f"{number:4} {verdict} {time.monotonic() - begun:5.1f} s  {fault.name}", flush=True)
+    share = 100 * (1 - len(survivors) / len(chosen)) if chosen else 100.0
+    found_all, minutes = len(chosen) - len(survivors), (time.monotonic() - start) / 60
+    lines = [
+        f"mutants: {found_all} of {len(chosen)} found, {share:.1f}% (seed {options.seed}, {minutes:.0f} minutes)",
+        *(f"- survived: `{fault.name}`, line {fault.lines[0]}" for fault in survivors),
+    ]
+    print("\n".join(lines))
+    if options.report:
+        options.report.parent.mkdir(parents=True, exist_ok=True)
+        options.report.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    if share < options.goal:
+        sys.exit(f"the goal is {options.goal:g}%")
+
+
+if __name__ == "__main__":
+    main()
