@@ -38,7 +38,9 @@ def walked(lagrangian: nupi.Lagrangian, violations: dict[str, Any]) -> Walk:
     def note(frame: FrameType, event: str, _: object) -> None:
         path = Path(frame.f_code.co_filename)
         if event == "call" and _PACKAGE in path.parents:
-            calls.append((str(path.relative_to(_PACKAGE)), frame.f_code.co_qualname))
+            calls.append(
+                (str(path.relative_to(_PACKAGE)), getattr(frame.f_code, "co_qualname", frame.f_code.co_name))
+            )
 
     sys.setprofile(note)
     try:

@@ -13,8 +13,11 @@ def within(theta, low, high):
     return min(max(theta, low), high)
 
 
-def nupi(errors, theta, ki, kp, nu, init, form="velocity", lr=None, low=-math.inf, high=math.inf):
-    """Lines 2 and 3 of Algorithm 1, or the recursion they unroll to."""
+def nupi(errors, theta, ki, kp, nu, init, form="velocity", lr=None, low=-math.inf, high=math.inf, raws=None):
+    """Lines 2 and 3 of Algorithm 1, or the recursion they unroll to.
+
+    `raws` is a list to take the positional form's values before they are projected.
+    """
     path, xi, integral, u = [], None, theta, theta
     for t, (e, rate) in enumerate(zip(errors, lr or repeat(1.0), strict=False)):
         if t == 0:
@@ -28,6 +31,8 @@ def nupi(errors, theta, ki, kp, nu, init, form="velocity", lr=None, low=-math.in
         elif form == "positional":
             integral += rate * ki * e
             raw = integral + rate * kp * xi
+            if raws is not None:
+                raws.append(raw)
             theta = within(raw, low, high)
             if raw != theta:
                 integral = within(integral, low, high)

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nupi
-from nupi import rates
-from nupi import Measured
+from nupi import Measured, rates
 
 TOLERANCE = {"rate": 0.05, "gap": 0.1}
 

@@ -113,7 +113,7 @@ def log_uniform(random: Random, low: float, high: float) -> float:
     return math.exp(random.uniform(math.log(low), math.log(high)))
 
 
-def label(*truth: str, also: tuple[str, ...] = ()) -> dict[str, frozenset[str]]:
+def label(*truth: str, also: tuple[str, ...] = ()) -> dict[str, Any]:
     return {"truth": frozenset(truth), "also": frozenset(also)}
 
 
@@ -570,7 +570,7 @@ def _support(a: torch.Tensor) -> list[int] | None:
     from scipy.optimize import minimize
 
     matrix = a.numpy()
-    found = minimize(
+    found = minimize(  # type: ignore[call-overload] # its stubs ask for a narrower dict of constraints
         lambda x: 0.5 * x[:2] @ x[:2],
         [0.0, 0.0, 0.0],
         method="SLSQP",

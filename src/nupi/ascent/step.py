@@ -10,13 +10,12 @@ from nupi.ascent import other_optimizers as others
 from nupi.ascent.finite import NonFiniteMultiplierError, NonFiniteViolationError, not_finite
 from nupi.ascent.snapshot import Snapshot, can_undo_on_device
 from nupi.optim.base import DualOptimizer, Work
-from nupi.violations import base
+from nupi.violations import Move, base
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nupi.distributed.together import Together
-    from nupi.violations import Move
 
 _FEW = 10_000  # errors of several groups; so many are joined faster than they are looked at one by one
 _SAFE = 1e10  # errors and gains up to this cannot take a float32 multiplier beyond its range in one step
@@ -199,9 +198,10 @@ def _take_on_device(
     """The same step where the host may not look: taken, and undone on the device if it was not good."""
     kept = Snapshot(dual, moves)
     finite = [torch.isfinite(move.error).all() for move in moves]
+    # Written out: torch 2.6 cannot compile `_replace`.
     safe = [
-        move._replace(error=torch.where(fine, move.error, 0.0))
-        for move, fine in zip(moves, finite, strict=True)
+        Move(m.name, m.multiplier, torch.where(fine, m.error, 0.0), m.bounds, m.rows, m.mask, m.partial)
+        for m, fine in zip(moves, finite, strict=True)
     ]
     if torch.compiler.is_compiling():
         _move(dual, groups, safe, kept)

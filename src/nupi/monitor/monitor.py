@@ -223,7 +223,10 @@ class Monitor:
         steps, rows = self._sampler.rows()
         changes = self._gains.taken()
         held = [
-            v.detach().double().mean() for change in changes for v in change.gains.values() if _is_tensor(v)
+            v.detach().double().mean()
+            for change in changes
+            for v in change.gains.values()
+            if isinstance(v, torch.Tensor)
         ]
         self._arrivals.append((steps, changes, Arrival([rows, *held])))
         self._due = time.monotonic() + _SECONDS

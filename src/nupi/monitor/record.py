@@ -22,7 +22,7 @@ class Series(NamedTuple):
     """What one constraint did: at `steps` it was violated by `violation`, and then had `multiplier`."""
 
     group: Group
-    index: int
+    index: int  # type: ignore[assignment] # a tuple's own method of that name is not needed
     steps: torch.Tensor
     violation: torch.Tensor
     multiplier: torch.Tensor

@@ -75,6 +75,7 @@ class Sampler:
         """Copy what a step shows; says whether enough waits to make rows of it."""
         names: tuple[str, ...]
         parts: tuple[Part, ...] = ()
+        values: torch.Tensor | None
         if len(moves) == 1 and moves[0].rows is None and moves[0].error.dim() == 1:
             (move,) = moves
             names, tensors = (move.name,), (move.error, move.multiplier)

@@ -126,7 +126,7 @@ def autocorrelation(e: torch.Tensor) -> torch.Tensor:
     """Sum of e_t e_{t+k} over the sum of squares, for every lag k. About zero, not about the mean."""
     n = len(e)
     spectrum = torch.fft.rfft(e, 2 * n)
-    products = torch.fft.irfft(spectrum.abs().square(), 2 * n)[:n]
+    products: torch.Tensor = torch.fft.irfft(spectrum.abs().square(), 2 * n)[:n]
     return products / products[0]
 
 
