@@ -68,7 +68,7 @@ def test_a_hook_that_raises_undoes_the_step(make, steps, kind, hook):
     the_next_step_is_what_it_would_have_been(make, steps, fail)
 
 
-@pytest.mark.parametrize("where", ["update", "gains", "move", "ready_state"])
+@pytest.mark.parametrize("where", ["update", "scaled_gains", "move", "ready_state"])
 @pytest.mark.parametrize("steps", [0, 2])
 def test_an_error_anywhere_inside_the_optimizer_undoes_the_step(where, steps, monkeypatch):
     for count in (1, 2):  # the second group fails after the first has moved

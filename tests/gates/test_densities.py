@@ -87,7 +87,7 @@ def test_a_training_meets_its_density(layerwise):
         lr=0.01,
     )
     lagrangian = nupi.Lagrangian({"density": nupi.Inequality(2 if layerwise else 1)})
-    dual = nupi.NuPI(lagrangian.parameters(), ki=0.02, kp=2.0)
+    dual = nupi.NuPI(lagrangian.parameters(), ki=0.02, kp=2.0, init="zero", form="velocity")
     for _ in range(600):
         loss = (model(x) - y).square().mean()
         measure = gates.layer_densities(model) if layerwise else gates.density(model)

@@ -46,3 +46,28 @@ def test_a_scheduler_knows_that_the_optimizer_has_stepped(stepped):
     stepped.step()
     scheduler.step()  # would warn, and fail here, had it not seen the step
     assert stepped.param_groups[0]["lr"] == 0.5
+
+
+def test_a_scheduler_knows_that_ascend_has_stepped():
+    lagrangian = nupi.Lagrangian({"a": nupi.Equality()})
+    dual = nupi.NuPI(lagrangian.parameters(), ki=1.0)
+    scheduler = torch.optim.lr_scheduler.StepLR(dual, 1, gamma=0.5)
+    for expected in (1.0, 1.5, 1.75):
+        lagrangian.ascend(dual, {"a": torch.tensor(1.0)})
+        scheduler.step()
+        assert lagrangian.multipliers["a"].item() == expected
+
+
+def test_a_step_that_somebody_has_wrapped_is_called_by_ascend():
+    lagrangian = nupi.Lagrangian({"a": nupi.Inequality(2)})
+    dual = nupi.NuPI(lagrangian.parameters(), ki=1.0)
+    calls, step = [], dual.step
+
+    def wrapped(*args):
+        calls.append("step")
+        return step(*args)
+
+    dual.step = wrapped
+    lagrangian.ascend(dual, {"a": torch.tensor([1.0, -1.0])})
+    assert calls == ["step"]
+    assert lagrangian.multipliers["a"].tolist() == [1.0, 0.0]

@@ -19,7 +19,7 @@ class Leaky(DualOptimizer):
         super().__init__(params, {"lr": lr, "share": share, "maximize": maximize, "foreach": foreach})
 
     @staticmethod
-    def gains(options):
+    def scaled_gains(options):
         return {"lr": options["lr"], "old": options["lr"] * options["share"]}
 
     @staticmethod

@@ -11,9 +11,9 @@ import torch
 
 import nupi
 from nupi.paper.plane.problem import PROBLEM, START
-from nupi.theory import Problem, solve_flow
+from nupi.theory import FlowProblem, solve_flow
 from nupi.theory.flow import integrate, oscillator, oscillator_start
-from nupi.theory.relative_update import Mode, modes, psi
+from nupi.theory.relative_update import UpdateMode, modes, psi
 from nupi.theory.spectrum import critical_points, eigenvalues, regime, system_matrix
 
 
@@ -45,7 +45,7 @@ def test_1_the_tables_row_in_practice_has_its_gains_swapped():
 
     def library(ki, kp, nu, errors):
         theta, thetas = torch.zeros(1, dtype=torch.float64), []
-        optimizer = nupi.NuPI([theta], ki=ki, kp=kp, nu=nu)
+        optimizer = nupi.NuPI([theta], ki=ki, kp=kp, nu=nu, init="zero")
         for e in errors:
             theta.grad = torch.full_like(theta, e)
             optimizer.step()
@@ -60,7 +60,7 @@ def test_1_the_tables_row_in_practice_has_its_gains_swapped():
 def test_2_mode_c_ends_at_psi_xi_and_not_at_a_gain_times_xi():
     ki, kp, nu, xi = 1.0, 1.3, 0.2, 0.8
     e = torch.linspace(0.001, 2.0, 4000, dtype=torch.float64)
-    opposite = modes(e, torch.tensor(xi, dtype=torch.float64), ki, kp, nu) == Mode.C
+    opposite = modes(e, torch.tensor(xi, dtype=torch.float64), ki, kp, nu) == UpdateMode.C
     found = e[opposite].max().item()
     step = (e[1] - e[0]).item()
     assert abs(found - psi(ki, kp, nu) * xi) <= step
@@ -146,7 +146,7 @@ def test_5_the_state_space_form():
     """z' = [[0, I], [0, -U]] z; with the minus before the whole, even position' = velocity is lost."""
     h, a, ki, kp = 1.0, -1.0, 1.0, 0.5
     u, zero, one = system_matrix(h, a, ki, kp), torch.zeros(2, 2), torch.eye(2)
-    program = Problem(f=lambda x: 0.5 * h * x.square().sum(), h=lambda x: a * x)
+    program = FlowProblem(f=lambda x: 0.5 * h * x.square().sum(), h=lambda x: a * x)
     state = torch.tensor([0.3, -0.7, 1.1, 0.4], dtype=torch.float64)
     true = oscillator(program, ki, kp, 1)(state)
     corrected = torch.cat([torch.cat([zero, one], 1), torch.cat([zero, -u], 1)]).double()

@@ -7,7 +7,7 @@ import torch
 from scipy.integrate import simpson
 from scipy.linalg import expm
 
-from nupi.theory import Problem, solve_flow, solve_oscillator
+from nupi.theory import FlowProblem, solve_flow, solve_oscillator
 from nupi.theory.flow import integrate, oscillator, oscillator_start
 from nupi.theory.spectrum import system_matrix
 
@@ -21,11 +21,11 @@ def banana(x):
 
 
 # Two constraints on three variables, all of it nonconvex.
-twisted = Problem(
+twisted = FlowProblem(
     f=lambda x: torch.sin(x[0]) * x[1] + x.square().sum() + 0.3 * x[2] ** 3,
     h=lambda x: torch.stack([x[0] * x[1] - torch.exp(-x[2]), x[0] ** 2 + torch.cos(x[1]) - 1.2]),
 )
-ringed = Problem(f=banana, h=lambda x: x.square().sum(dim=0, keepdim=True) - 1)
+ringed = FlowProblem(f=banana, h=lambda x: x.square().sum(dim=0, keepdim=True) - 1)
 
 
 @pytest.mark.parametrize(("problem", "x0"), [(twisted, [0.5, -0.4, 0.2]), (ringed, [-0.6, 0.9])])
@@ -58,7 +58,7 @@ def test_on_a_quadratic_program_the_flow_is_a_matrix_exponential():
     """About its solution the QP's flow is s' = -M s; and its velocity decays with exp(-U t)."""
     h, a = tensor([[2.0, 0.3], [0.3, 1.0]]), tensor([[1.0, -0.5]])
     ki, kp = 1.5, 0.4
-    program = Problem(f=lambda x: 0.5 * x @ h @ x, h=lambda x: a @ x)
+    program = FlowProblem(f=lambda x: 0.5 * x @ h @ x, h=lambda x: a @ x)
     start = torch.cat([tensor([1.0, 2.0]), tensor([-0.5])])
     run = solve_flow(program, start[:2], ki=ki, kp=kp, times=[0.0, 1.3], mu0=start[2:])
     linear = torch.cat([torch.cat([-h, -a.T], 1), torch.cat([ki * a - kp * a @ h, -kp * a @ a.T], 1)])
@@ -83,7 +83,7 @@ def test_curvature_and_bending_are_second_derivatives():
 
 
 def test_a_flow_that_blows_up_says_when():
-    runaway = Problem(f=lambda x: -x.pow(4).sum(), h=lambda x: x[:1])
+    runaway = FlowProblem(f=lambda x: -x.pow(4).sum(), h=lambda x: x[:1])
     with pytest.raises(RuntimeError, match="stopped at t="):
         solve_flow(runaway, tensor([2.0]), ki=1.0, kp=0.0, times=[0.0, 10.0], tolerance=1e-3, method="RK23")
 
@@ -101,7 +101,7 @@ def test_theory_imports_no_scipy_and_nupi_no_theory():
     assert ran.stdout.split() == ["False", "False"]
 
 
-LINE = Problem(f=lambda x: x.square().sum(), h=lambda x: x.sum(dim=0, keepdim=True) - 1)
+LINE = FlowProblem(f=lambda x: x.square().sum(), h=lambda x: x.sum(dim=0, keepdim=True) - 1)
 
 
 def test_a_start_may_be_a_list_or_require_a_gradient():
@@ -120,9 +120,9 @@ def test_a_start_may_be_a_list_or_require_a_gradient():
         (LINE, {"x0": [math.nan, 1.0]}, "x0 must be a vector of finite numbers"),
         (LINE, {"mu0": [0.0, 0.0]}, "mu0 must have a multiplier a constraint, 1, but 2 came"),
         (LINE, {"times": [0.0, math.inf]}, "times must be at least two rising"),
-        (Problem(f=LINE.f, h=lambda x: x.sum()), {}, "h must return the violations as a vector"),
-        (Problem(f=lambda x: x, h=LINE.h), {}, "f must return a scalar"),
-        (Problem(f=lambda x: x.log().sum(), h=LINE.h), {}, "f and h must be finite at x0"),
+        (FlowProblem(f=LINE.f, h=lambda x: x.sum()), {}, "h must return the violations as a vector"),
+        (FlowProblem(f=lambda x: x, h=LINE.h), {}, "f must return a scalar"),
+        (FlowProblem(f=lambda x: x.log().sum(), h=LINE.h), {}, "f and h must be finite at x0"),
     ],
 )
 def test_bad_problems_and_starts_are_refused(solve, problem, change, message):

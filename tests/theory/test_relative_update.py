@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from nupi import rule
-from nupi.theory.relative_update import Mode, modes, psi, relative_update
+from nupi.theory.relative_update import UpdateMode, modes, psi, relative_update
 
 gains = st.floats(0.01, 10.0)
 signed = st.floats(-10.0, 10.0).filter(lambda x: abs(x) > 1e-3)
@@ -53,13 +53,13 @@ def interval_mode(e, xi, ki, kp, nu):
     r, k = e / xi, kp * (1 - nu) / ki
     zero = k / (1 + k) if k != -1 else -math.inf  # psi: where the ratio is 0
     if k > 0:
-        return Mode.C if 0 < r < zero else Mode.B if zero <= r <= 1 else Mode.A
+        return UpdateMode.C if 0 < r < zero else UpdateMode.B if zero <= r <= 1 else UpdateMode.A
     if k > -1:  # psi < 0
-        return Mode.A if 0 < r < 1 else Mode.C if zero < r < 0 else Mode.B
+        return UpdateMode.A if 0 < r < 1 else UpdateMode.C if zero < r < 0 else UpdateMode.B
     # psi >= 1, or none: a step against the error for all large ones
     if 0 < r < 1:
-        return Mode.A
-    return Mode.B if 1 <= r <= (zero if k < -1 else math.inf) else Mode.C
+        return UpdateMode.A
+    return UpdateMode.B if 1 <= r <= (zero if k < -1 else math.inf) else UpdateMode.C
 
 
 @given(signed, signed, gains, signed, smoothing)
@@ -72,10 +72,10 @@ def test_modes_are_the_intervals_for_every_sign(e, xi, ki, kp, nu):
 
 def test_modes_at_the_edges():
     at = tensor([0.0, 0.5, 1.0])  # psi = 1/2
-    assert modes(at, tensor(1.0), 1.0, 1.0).tolist() == [Mode.A, Mode.B, Mode.B]
+    assert modes(at, tensor(1.0), 1.0, 1.0).tolist() == [UpdateMode.A, UpdateMode.B, UpdateMode.B]
     # No history, or no kp: where gradient ascent stands still, nuPI does too.
-    assert modes(tensor(0.0), tensor(0.0), 1.0, 1.0).item() == Mode.B
-    assert modes(tensor([0.0, 1.0]), tensor(1.0), 1.0, 0.0).tolist() == [Mode.B, Mode.B]
+    assert modes(tensor(0.0), tensor(0.0), 1.0, 1.0).item() == UpdateMode.B
+    assert modes(tensor([0.0, 1.0]), tensor(1.0), 1.0, 0.0).tolist() == [UpdateMode.B, UpdateMode.B]
 
 
 def test_the_inputs_are_left_as_they_were():

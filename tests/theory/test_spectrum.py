@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import differential_evolution
 
-from nupi.theory import Problem, Regime, critical_kp, regime
+from nupi.theory import FlowProblem, Regime, critical_kp, regime
 from nupi.theory.flow import oscillator
 from nupi.theory.spectrum import critical_points, damping_ratio, decay_rate, eigenvalues, modes, system_matrix
 
@@ -45,7 +45,7 @@ def test_system_matrix_is_the_oscillator_linearised():
     steering = a @ (kp * h - ki * torch.eye(3))
     expected = torch.cat([torch.cat([h, a.T], 1), torch.cat([steering, kp * a @ a.T], 1)])
     torch.testing.assert_close(u, expected)
-    program = Problem(f=lambda x: 0.5 * x @ h @ x, h=lambda x: a @ x)
+    program = FlowProblem(f=lambda x: 0.5 * x @ h @ x, h=lambda x: a @ x)
     state = torch.randn(10, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     jacobian = torch.func.jacrev(oscillator(program, ki, kp, 3))(state)
     torch.testing.assert_close(jacobian[5:, 5:], -u)

@@ -120,13 +120,28 @@ def test_bad_requests_are_refused():
     with pytest.raises(ValueError, match=r"momentum=1\.0 must be in \[0, 1\)"):
         suggest_gains([x], lagrangian, *evaluate(), lr=0.1, steps=10, momentum=1.0)
     loss, seen = evaluate()
+    for few in (0.5, 1e-30, 1e-300):
+        with pytest.raises(ValueError, match=r"must be at least 1: it is a number of primal steps"):
+            suggest_gains([x], lagrangian, *evaluate(), lr=0.1, steps=few)
+    pair = nupi.Lagrangian({"line": nupi.Equality(2)}).double()
     some = {"line": nupi.Indexed(seen["line"], torch.tensor([0]))}
-    with pytest.raises(
-        TypeError, match=r"violations\['line'\] is Indexed, but a suggestion needs all of a group"
-    ):
-        suggest_gains([x], lagrangian, loss, some, lr=0.1, steps=10)
+    with pytest.raises(ValueError, match=r"violations\['line'\] shows 1 of 2 constraints"):
+        suggest_gains([x], pair, loss, some, lr=0.1, steps=10)
     with pytest.raises(ValueError, match="the gradient of constraint 'line' is 0 on this batch"):
         suggest_gains([x], lagrangian, loss, {"line": torch.ones(1, dtype=torch.float64)}, lr=0.1, steps=10)
+
+
+@pytest.mark.parametrize("form", ["indexed", "averaged"])
+def test_the_librarys_own_partial_violations_are_taken(form):
+    x, lagrangian, evaluate = line()
+    loss, seen = evaluate()
+    given = {
+        "indexed": nupi.Indexed(seen["line"], torch.tensor([0])),
+        "averaged": nupi.Averaged(3 * seen["line"], torch.tensor([3])),
+    }[form]
+    found = suggest_gains([x], lagrangian, loss, {"line": given}, lr=0.1, steps=10)["line"]
+    plain = suggest_gains([x], lagrangian, *evaluate(), lr=0.1, steps=10)["line"]
+    torch.testing.assert_close(tuple(found), tuple(plain))
 
 
 def test_a_batch_or_a_model_that_cannot_be_measured_is_refused():

@@ -100,6 +100,8 @@ def _move(
 ) -> None:
     """Take the step and project. An optimizer of ours does both, and takes errors directly unless a hook watches."""
     if isinstance(dual, DualOptimizer) and not dual.watched:
+        if not torch.compiler.is_compiling():
+            dual._opt_called = True  # type: ignore[attr-defined] # so that a scheduler knows of the step
         dual.apply(
             [
                 Work(group, move.multiplier, move.error, move.bounds, move.rows)

@@ -54,7 +54,7 @@ def judge(
         >>> t = torch.arange(400.0)
         >>> [finding] = judge(torch.cos(t / 8), torch.sin(t / 8), inequality=False, ki=0.125, kp=0.0)
         >>> finding.kind, finding.advice
-        ('oscillating', 'Kp is 0: raise it to about 2')
+        ('oscillating', 'Kp is 0: raise it to about 1.99')
     """
     from nupi.monitor.columns import Group
 

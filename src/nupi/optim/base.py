@@ -51,9 +51,9 @@ class Work(NamedTuple):
 class DualOptimizer(Optimizer):
     """A `torch.optim.Optimizer` whose gradient is an error to be controlled, and which maximizes by default.
 
-    A subclass has `gains`, `slots` and `update`, and may have `idle`. Everything else is here. A parameter narrower
-    than float32 is moved in float32. A sparse gradient moves its own rows and no others. Each row of a parameter takes
-    its first step when its first error comes.
+    A subclass has `scaled_gains`, `slots` and `update`, and may have `idle`. Everything else is here. A parameter
+    narrower than float32 is moved in float32. A sparse gradient moves its own rows and no others. Each row of a
+    parameter takes its first step when its first error comes.
     """
 
     gain_names: ClassVar[tuple[str, ...]]
@@ -69,7 +69,7 @@ class DualOptimizer(Optimizer):
 
     @staticmethod
     @abstractmethod
-    def gains(options: Options) -> Gains:
+    def scaled_gains(options: Options) -> Gains:
         """The numbers that `update` takes, with `lr` multiplied in."""
 
     @staticmethod
@@ -95,7 +95,7 @@ class DualOptimizer(Optimizer):
             theta: multipliers: a tensor, or a list of tensors that move alike.
             state: the slots by name, each like `theta`, all 0 if this is the first step; empty while idle.
             e: the errors, like `theta`.
-            gains: what `gains` returned; numbers, or tensors that broadcast to a single `theta`.
+            gains: what `scaled_gains` returned; numbers, or tensors that broadcast to a single `theta`.
             options: the param group, for options that are not numbers.
             bounds: where `theta` will be projected to, or None.
             first: whether this is the first step of all of them.
@@ -140,9 +140,11 @@ class DualOptimizer(Optimizer):
 
     @property
     def watched(self) -> bool:
-        """Whether a step hook or a profiler wants to see this optimizer's steps."""
+        """Whether a step hook, a profiler or somebody's wrapper of `step` wants to see this optimizer's steps."""
+        wrapper = self.__dict__.get("step")  # a scheduler's only notes that there was a step
         return bool(
-            self._optimizer_step_pre_hooks
+            (wrapper is not None and not hasattr(wrapper, "_wrapped_by_lr_sched"))
+            or self._optimizer_step_pre_hooks
             or self._optimizer_step_post_hooks
             or hooks._global_optimizer_pre_hooks
             or hooks._global_optimizer_post_hooks
@@ -189,7 +191,7 @@ class DualOptimizer(Optimizer):
         for (_, _, fresh, *slots), batch in together.items():
             group, theta, e = batch[0].group, [work.param for work in batch], [work.error for work in batch]
             state: State = {str(slot): [self.state[param][slot] for param in theta] for slot in slots}
-            self.move(theta, state, e, self.gains(group), group, batch[0].bounds, first=bool(fresh))
+            self.move(theta, state, e, self.scaled_gains(group), group, batch[0].bounds, first=bool(fresh))
 
     def _move(self, work: Work, *, first: bool) -> None:
         """Move a whole parameter."""
@@ -198,7 +200,7 @@ class DualOptimizer(Optimizer):
         started: Any = state.pop("started", None)
         wide = param.dtype.itemsize >= _WIDE
         theta, e = (param, work.error) if wide else (param.float(), work.error.float())
-        gains = self.gains(group)
+        gains = self.scaled_gains(group)
         for name, gain in gains.items():
             if isinstance(gain, torch.Tensor):
                 gains[name] = gain.to(theta.device, theta.dtype)

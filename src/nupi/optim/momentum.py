@@ -77,7 +77,7 @@ class UnifiedMomentum(DualOptimizer):
         check_smoothing("beta", group["beta"])
 
     @staticmethod
-    def gains(options: Options) -> Gains:
+    def scaled_gains(options: Options) -> Gains:
         """The step size and the two constants of the momentum."""
         return {name: options[name] for name in ("lr", "beta", "gamma")}
 

@@ -87,7 +87,7 @@ class NuPI(DualOptimizer):
         check_step_size("lr", group["lr"])
 
     @staticmethod
-    def gains(options: Options) -> Gains:
+    def scaled_gains(options: Options) -> Gains:
         """The integral and proportional gains, and the weight of a new error in xi."""
         lr, ki, kp = options["lr"], options["ki"], options["kp"]
         if type(lr) is not float or lr != 1.0:

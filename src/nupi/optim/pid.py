@@ -67,7 +67,7 @@ class PID(DualOptimizer):
         check_step_size("lr", group["lr"])
 
     @staticmethod
-    def gains(options: Options) -> Gains:
+    def scaled_gains(options: Options) -> Gains:
         """The three gains, and the weight of a new error in xi."""
         lr = options["lr"]
         return {**{name: lr * options[name] for name in ("ki", "kp", "kd")}, "weight": 1.0 - options["nu"]}

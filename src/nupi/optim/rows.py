@@ -30,7 +30,7 @@ def move_rows(dual: DualOptimizer, work: Work) -> None:
     theta, e = flat.index_select(0, rows).to(wide), work.error.to(wide)
     # Gains are gathered before they are multiplied: the cost is the rows', never the parameter's.
     numbers = {name: _gain_of_rows(group[name], work, flat, theta) for name in dual.gain_names}
-    gains = dual.gains({**group, **numbers})
+    gains = dual.scaled_gains({**group, **numbers})
 
     started = _started(dual, work)
     kept = dual.state.get(param, {})

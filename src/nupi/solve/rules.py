@@ -90,7 +90,7 @@ class DualRule(Rule):
 
     def gains(self) -> dict[str, list[float]]:
         """The optimizer's own, for each setting."""
-        each = [self.optimizer.gains(options) for options in self.options]
+        each = [self.optimizer.scaled_gains(options) for options in self.options]
         return {name: [float(gains[name]) for gains in each] for name in each[0]}
 
     def move_(

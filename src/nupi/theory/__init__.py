@@ -12,14 +12,14 @@
 
 from nupi.theory import discrete, flow, momentum_map, relative_update, spectrum
 from nupi.theory.discrete import iteration_matrix, spectral_radius, stability_region
-from nupi.theory.flow import Problem, solve_flow, solve_oscillator
+from nupi.theory.flow import FlowProblem, solve_flow, solve_oscillator
 from nupi.theory.momentum_map import Momentum, as_momentum
 from nupi.theory.spectrum import Regime, critical_kp, regime
 from nupi.theory.suggest import Suggestion, suggest_gains
 
 __all__ = [
+    "FlowProblem",
     "Momentum",
-    "Problem",
     "Regime",
     "Suggestion",
     "as_momentum",

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Problem:
+class FlowProblem:
     """min f(x) subject to h(x) = 0, for differentiable f and h.
 
     Args:
@@ -76,7 +76,7 @@ class Trajectory:
     violations: torch.Tensor
 
 
-def flow(problem: Problem, ki: float, kp: float, n: int) -> Field:
+def flow(problem: FlowProblem, ki: float, kp: float, n: int) -> Field:
     """The right-hand side of the flow, on the state (x, mu) as one vector; n is the length of x."""
 
     def field(state: torch.Tensor) -> torch.Tensor:
@@ -87,7 +87,7 @@ def flow(problem: Problem, ki: float, kp: float, n: int) -> Field:
     return field
 
 
-def oscillator(problem: Problem, ki: float, kp: float, n: int) -> Field:
+def oscillator(problem: FlowProblem, ki: float, kp: float, n: int) -> Field:
     """The right-hand side of the oscillator, on the state (x, mu, x', mu') as one vector."""
 
     def field(state: torch.Tensor) -> torch.Tensor:
@@ -102,7 +102,7 @@ def oscillator(problem: Problem, ki: float, kp: float, n: int) -> Field:
 
 
 def oscillator_start(
-    problem: Problem, ki: float, kp: float, x0: torch.Tensor, mu0: torch.Tensor
+    problem: FlowProblem, ki: float, kp: float, x0: torch.Tensor, mu0: torch.Tensor
 ) -> torch.Tensor:
     """The oscillator's initial state (x, mu, x', mu'): the flow gives the velocities.
 
@@ -113,7 +113,7 @@ def oscillator_start(
 
 
 def solve_flow(
-    problem: Problem,
+    problem: FlowProblem,
     x0: torch.Tensor | Sequence[float],
     *,
     ki: float,
@@ -136,7 +136,7 @@ def solve_flow(
         tolerance: relative and absolute.
 
     Example:
-        >>> circle = Problem(f=lambda x: x.sum(), h=lambda x: x.square().sum(dim=0, keepdim=True) - 2)
+        >>> circle = FlowProblem(f=lambda x: x.sum(), h=lambda x: x.square().sum(dim=0, keepdim=True) - 2)
         >>> run = solve_flow(circle, torch.tensor([1.0, 0.0]), ki=1.0, kp=1.0, times=[0.0, 40.0])
         >>> run.x[-1]
         tensor([-1., -1.], dtype=torch.float64)
@@ -149,7 +149,7 @@ def solve_flow(
 
 
 def solve_oscillator(
-    problem: Problem,
+    problem: FlowProblem,
     x0: torch.Tensor | Sequence[float],
     *,
     ki: float,
@@ -195,7 +195,7 @@ def integrate(
 
 
 def _start(
-    problem: Problem,
+    problem: FlowProblem,
     x0: torch.Tensor | Sequence[float],
     mu0: torch.Tensor | Sequence[float] | None,
     ki: float,
@@ -234,7 +234,7 @@ def _vector(name: str, value: torch.Tensor | Sequence[float]) -> torch.Tensor:
 
 
 def _trajectory(
-    problem: Problem, times: Sequence[float] | torch.Tensor, states: torch.Tensor, n: int
+    problem: FlowProblem, times: Sequence[float] | torch.Tensor, states: torch.Tensor, n: int
 ) -> Trajectory:
     x, mu = states[:, :n], states[:, n:]
     at = torch.as_tensor(times, dtype=torch.float64)

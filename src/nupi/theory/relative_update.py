@@ -18,7 +18,7 @@ import torch
 from nupi import rule
 
 
-class Mode(enum.IntEnum):
+class UpdateMode(enum.IntEnum):
     """How nuPI's step compares with gradient ascent's.
 
     For xi > 0 and kp > 0: C on [0, psi xi), B on [psi xi, xi], and A elsewhere.
@@ -89,7 +89,7 @@ def relative_update(
 def modes(
     e: torch.Tensor, xi: torch.Tensor, ki: rule.Gain, kp: rule.Gain, nu: rule.Gain = 0.0
 ) -> torch.Tensor:
-    """The mode of every pair (e, xi), as the integers of `Mode`, for any signs of e, xi and kp.
+    """The mode of every pair (e, xi), as the integers of `UpdateMode`, for any signs of e, xi and kp.
 
     It compares steps and not intervals of e, so no case is special. At e = 0, where gradient ascent stands
     still, any step at all counts as faster (A).
@@ -101,5 +101,5 @@ def modes(
     nupi, ascent = steps(e, xi, ki, kp, nu)
     opposite = nupi * ascent.sign() < 0
     faster = ~opposite & (nupi.abs() > ascent.abs())
-    mode = torch.full(nupi.shape, int(Mode.B), device=nupi.device)
-    return mode.masked_fill(faster, int(Mode.A)).masked_fill(opposite, int(Mode.C))
+    mode = torch.full(nupi.shape, int(UpdateMode.B), device=nupi.device)
+    return mode.masked_fill(faster, int(UpdateMode.A)).masked_fill(opposite, int(UpdateMode.C))

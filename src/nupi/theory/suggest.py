@@ -22,10 +22,14 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import torch
 
+from nupi.violations import Target, as_violation
+from nupi.violations.base import Held
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from nupi.lagrangian import Lagrangian
+    from nupi.violations import Violation
 
     Gains: TypeAlias = tuple[torch.Tensor, torch.Tensor]
 
@@ -49,7 +53,7 @@ def suggest_gains(
     model: torch.nn.Module | Iterable[torch.Tensor],
     lagrangian: Lagrangian,
     loss: torch.Tensor,
-    violations: Mapping[str, torch.Tensor],
+    violations: Mapping[str, torch.Tensor | Violation],
     *,
     lr: float,
     steps: float | None = None,
@@ -67,7 +71,8 @@ def suggest_gains(
         model: the model, or its parameters.
         lagrangian: where the multipliers are now; they weigh the constraints' curvature.
         loss: the objective on the batch, with its graph.
-        violations: constraint name to violations on the batch, with their graph.
+        violations: constraint name to violations on the batch, with their graph; `Indexed` and `Averaged` ones must
+            show all of their group.
         lr: the step size of the primal SGD.
         steps: the steps within which a violation should settle.
         ki: the integral gain, instead of `steps`.
@@ -86,6 +91,8 @@ def suggest_gains(
     for name, value in (("lr", lr), ("steps", steps), ("ki", ki)):
         if value is not None and not 0.0 < value < math.inf:
             raise ValueError(f"{name}={value} must be positive and finite")
+    if steps is not None and steps < 1.0:
+        raise ValueError(f"steps={steps} must be at least 1: it is a number of primal steps")
     if not 0.0 <= momentum < 1.0:
         raise ValueError(f"momentum={momentum} must be in [0, 1), as SGD's is")
     parameters = [
@@ -102,13 +109,9 @@ def suggest_gains(
     slopes = _gradients(lagrangian(loss, violations), parameters, create_graph=True)
     suggestions = {}
     for name, violation in violations.items():
-        if not isinstance(violation, torch.Tensor):
-            kind = type(violation).__name__
-            raise TypeError(
-                f"violations[{name!r}] is {kind}, but a suggestion needs all of a group; give a tensor"
-            )
-        measured = [_slope_and_curvature(name, one, slopes, parameters) for one in violation.reshape(-1)]
-        shape = lagrangian.multipliers[name].shape
+        errors = _errors(lagrangian, name, violation)
+        shape = errors.shape
+        measured = [_slope_and_curvature(name, one, slopes, parameters) for one in errors.reshape(-1)]
         slope, curvature = (torch.stack(part).reshape(shape) for part in zip(*measured, strict=True))
         if steps is not None:
             gains = _settling(slope, curvature, eta, steps)
@@ -117,6 +120,22 @@ def suggest_gains(
             gains = _damping(slope, curvature, eta, ki)
         suggestions[name] = Suggestion(*gains, slope, curvature)
     return suggestions
+
+
+def _errors(lagrangian: Lagrangian, name: str, given: torch.Tensor | Violation) -> torch.Tensor:
+    """The errors of a whole group with their graph: what the Lagrangian's derivative in the multipliers is."""
+    theta = lagrangian.multipliers[name].clone().requires_grad_()
+    target = Target(name, lagrangian.constraints[name], theta, Held({}))
+    violation = as_violation(name, given)
+    move = violation.error(target)
+    shown = 0 if move is None else len(theta) if move.rows is None else len(move.rows)
+    if theta.dim() and shown < len(theta):
+        raise ValueError(
+            f"violations[{name!r}] shows {shown} of {len(theta)} constraints, but a suggestion needs all of a group; "
+            "give a larger batch"
+        )
+    (errors,) = torch.autograd.grad(violation.term(target), theta, create_graph=True)
+    return errors
 
 
 def _settling(a: torch.Tensor, h: torch.Tensor, eta: float, steps: float) -> Gains:

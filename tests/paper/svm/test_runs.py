@@ -51,7 +51,9 @@ def test_nupi_written_out_in_numpy_agrees():
         gradient = np.append(point[:4], 0.0) - rows.T @ theta
         velocity = 0.9 * velocity + gradient
         point = point - 1e-3 * velocity
-    found = run_sweep(None, {"ki": [ki], "kp": [kp]}, dual=nupi.NuPI, steps=500)
+    found = run_sweep(
+        None, {"ki": [ki], "kp": [kp]}, dual=partial(nupi.NuPI, init="zero", form="velocity"), steps=500
+    )
     np.testing.assert_allclose(found.multipliers["inequality"][0, 0].numpy(), theta, rtol=0, atol=1e-9)
 
 

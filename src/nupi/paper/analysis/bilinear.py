@@ -11,7 +11,7 @@ import nupi
 from nupi.paper import style
 from nupi.paper.runner import Claim, TargetRun, target
 from nupi.theory.discrete import iteration_matrix, spectral_radius
-from nupi.theory.flow import Problem, Trajectory, solve_flow
+from nupi.theory.flow import FlowProblem, Trajectory, solve_flow
 from nupi.theory.spectrum import decay_rate, eigenvalues, system_matrix
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ KI, KPS = 1.0, (0.0, 0.3, 1.0)
 LR, STEPS = 0.05, 500
 X0 = torch.tensor([1.0, -0.5], dtype=torch.float64)
 TIMES = torch.linspace(0.0, 25.0, 501, dtype=torch.float64)
-GAME = Problem(f=lambda x: 0.0 * x.sum(), h=lambda x: A @ x)
+GAME = FlowProblem(f=lambda x: 0.0 * x.sum(), h=lambda x: A @ x)
 
 
 @target(

@@ -10,14 +10,14 @@ import torch
 import nupi
 from nupi.paper import style
 from nupi.paper.runner import Claim, TargetRun, target
-from nupi.theory.relative_update import Mode, modes, psi, relative_update
+from nupi.theory.relative_update import UpdateMode, modes, psi, relative_update
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SHADES = {Mode.A: "#C9DCF3", Mode.B: "#F5E9A9", Mode.C: "#F4C3BE"}
-MEANINGS = {Mode.A: "A: faster", Mode.B: "B: slower", Mode.C: "C: the other way"}
+SHADES = {UpdateMode.A: "#C9DCF3", UpdateMode.B: "#F5E9A9", UpdateMode.C: "#F4C3BE"}
+MEANINGS = {UpdateMode.A: "A: faster", UpdateMode.B: "B: slower", UpdateMode.C: "C: the other way"}
 HISTORY = torch.tensor(1.0, dtype=torch.float64)  # xi_{t-1} > 0: the constraint has been violated
 
 
@@ -142,7 +142,7 @@ def _double(*values: float) -> torch.Tensor:
 
 def _letters(panel: Panel, e: torch.Tensor) -> list[str]:
     found = modes(e, HISTORY, panel.ki, panel.kp, panel.nu)
-    return [Mode(value).name for value in found.tolist()]
+    return [UpdateMode(value).name for value in found.tolist()]
 
 
 def _order(panel: Panel) -> str:
@@ -168,7 +168,7 @@ def _draw() -> Figure:
         axes.set_xlabel(r"violation $e_t$, in units of $\xi_{t-1}$")
     for axes in grid[:, 0]:
         axes.set_ylabel(r"$\Delta\nu$PI / $\Delta$GA")
-    patches = [Patch(color=SHADES[mode], label=MEANINGS[mode]) for mode in Mode]
+    patches = [Patch(color=SHADES[mode], label=MEANINGS[mode]) for mode in UpdateMode]
     lines, _ = grid[0, 0].get_legend_handles_labels()
     fig.legend(handles=[*patches, *lines], loc="outside lower center", ncols=7)
     return fig
@@ -181,7 +181,7 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     edges = [0, *(i for i in range(1, len(e)) if letters[i] != letters[i - 1]), len(e) - 1]
     for start, end in pairwise(edges):
         axes.axvspan(
-            float(e[start]), float(e[end]), color=SHADES[Mode[letters[start]]], linewidth=0, zorder=0
+            float(e[start]), float(e[end]), color=SHADES[UpdateMode[letters[start]]], linewidth=0, zorder=0
         )
     for side in (e[e < -1e-6], e[e > 1e-6]):
         axes.plot(

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 import nupi
-from nupi.theory.flow import Problem
+from nupi.theory.flow import FlowProblem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -57,7 +57,7 @@ def separation(x: torch.Tensor, point: torch.Tensor) -> torch.Tensor:
     return (x - point).square().sum(dim=-1).sqrt()
 
 
-PROBLEM = Problem(f=objective, h=lambda x: violation(x).reshape(1))
+PROBLEM = FlowProblem(f=objective, h=lambda x: violation(x).reshape(1))
 
 
 class Gains(NamedTuple):

@@ -33,7 +33,7 @@ class Published:
 
 
 @dataclass(frozen=True)
-class Problem:
+class Benchmark:
     """A classifier to train under a constraint on rates.
 
     Args:
@@ -151,7 +151,7 @@ TFCO = "TFCO, published"
 PROBLEMS = {
     problem.name: problem
     for problem in (
-        Problem(
+        Benchmark(
             "compas-tpr",
             compas.load,
             tpr_not_above,
@@ -163,7 +163,7 @@ PROBLEMS = {
                 Published(f"{TFCO}: mixture of models", "train", 0.2937, 0.0),
             ),
         ),
-        Problem(
+        Benchmark(
             "adult-tpr",
             adult_in_buckets,
             tpr_not_far_below,
@@ -176,7 +176,7 @@ PROBLEMS = {
                 Published(f"{TFCO}: mixture of models", "test", 0.1433, 0.0180),
             ),
         ),
-        Problem(
+        Benchmark(
             "crime-fpr",
             crime.load,
             fpr_not_above,
@@ -189,7 +189,7 @@ PROBLEMS = {
             ),
             certain=fpr_surely_small,
         ),
-        Problem(
+        Benchmark(
             "adult-parity",
             adult_of_ten,
             parity,

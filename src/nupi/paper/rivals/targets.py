@@ -9,7 +9,7 @@ import pandas as pd
 
 from nupi.paper import jobs
 from nupi.paper.rivals import reductions, training
-from nupi.paper.rivals.problems import PROBLEMS, Problem
+from nupi.paper.rivals.problems import PROBLEMS, Benchmark
 from nupi.paper.runner import Claim, TargetRun, target
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ ABOUT = {
 }
 
 
-def benchmark(run: TargetRun, problem: Problem) -> list[Claim]:
+def benchmark(run: TargetRun, problem: Benchmark) -> list[Claim]:
     """Train with every seed, run fairlearn, and compare both with what is published."""
     wanted = [
         {"problem": problem.name, "seed": seed, "constrained": constrained}
@@ -61,7 +61,7 @@ def benchmark(run: TargetRun, problem: Problem) -> list[Claim]:
     return claims(problem, ours)
 
 
-def claims(problem: Problem, ours: list[dict[str, Any]]) -> list[Claim]:
+def claims(problem: Benchmark, ours: list[dict[str, Any]]) -> list[Claim]:
     """Whether one model of ours has no more error and no more violation than the goal, on average over the seeds."""
     goal = problem.goal
     found = []
@@ -107,7 +107,7 @@ def _seed(found: tuple[dict[str, Any], Any]) -> int:
     return seed
 
 
-def _register(problem: Problem) -> Callable[[TargetRun], list[Claim]]:
+def _register(problem: Benchmark) -> Callable[[TargetRun], list[Claim]]:
     @target(
         problem.name, paper="beside other libraries", about=ABOUT[problem.name], scales=("smoke", "laptop")
     )

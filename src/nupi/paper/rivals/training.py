@@ -16,7 +16,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 import nupi
 from nupi import rates
 from nupi.paper.data.tables import Rows, Table
-from nupi.paper.rivals.problems import PROBLEMS, Problem, model
+from nupi.paper.rivals.problems import PROBLEMS, Benchmark, model
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -76,7 +76,7 @@ def train(*, problem: str, seed: int, constrained: bool = True) -> dict[str, Any
 
 
 def _train(
-    network: nn.Module, fit: Rows, shown: Rows, chosen: Problem, groups: int, rng: torch.Generator
+    network: nn.Module, fit: Rows, shown: Rows, chosen: Benchmark, groups: int, rng: torch.Generator
 ) -> nupi.Best:
     """Train under the constraint, and leave the best model seen in `network`."""
     constraint = (chosen.certain or chosen.constraint)(groups).surrogate("sigmoid", temperature=TEMPERATURE)
@@ -101,7 +101,7 @@ def _train(
     return best
 
 
-def _plain(network: nn.Module, fit: Rows, chosen: Problem, rng: torch.Generator) -> None:
+def _plain(network: nn.Module, fit: Rows, chosen: Benchmark, rng: torch.Generator) -> None:
     """The same training without a constraint."""
     primal, schedule = _primal(network, chosen.steps)
     for rows in batches(fit, chosen.steps, rng):
