@@ -28,8 +28,8 @@ class Multiplier:
     def __init__(self, low):
         self.theta, self.u, self.xi, self.low = 0.0, 0.0, None, low
 
-    def step(self, e, ki, kp, nu):
-        if kp == 0 and self.xi is None:
+    def step(self, e, ki, kp, nu, idle):
+        if idle:
             self.theta = self.u = max(self.theta + ki * e, self.low)
             return
         before = e if self.xi is None else self.xi
@@ -63,12 +63,15 @@ class Face(RuleBasedStateMachine):
         ).double()
         return lagrangian, nupi.NuPI(lagrangian.parameters(), **self.gains, foreach=self.foreach)
 
-    def expect(self, name, i, e):
-        if name == "band":
-            self.model["band"][2 * i].step(e[0], **self.gains)
-            self.model["band"][2 * i + 1].step(e[1], **self.gains)
-        else:
-            self.model[name][i].step(e, **self.gains)
+    def expect(self, name, errors):
+        """One step of some constraints of a group, by number. While kp is 0, a group without state keeps none."""
+        idle = self.gains["kp"] == 0 and all(m.xi is None for m in self.model[name])
+        for i, e in errors.items():
+            if name == "band":
+                self.model["band"][2 * i].step(e[0], **self.gains, idle=idle)
+                self.model["band"][2 * i + 1].step(e[1], **self.gains, idle=idle)
+            else:
+                self.model[name][i].step(e, **self.gains, idle=idle)
 
     def errors(self, name, value):
         return (value - 0.5, -value - 0.5) if name == "band" else value
@@ -81,17 +84,18 @@ class Face(RuleBasedStateMachine):
         given.pop(left_out, None)
         self.lagrangian.ascend(self.dual, {n: torch.tensor(v, dtype=torch.float64) for n, v in given.items()})
         for name, values in given.items():
-            for i, value in enumerate(values):
-                self.expect(name, i, self.errors(name, value))
+            self.expect(name, {i: self.errors(name, value) for i, value in enumerate(values)})
 
     @rule(name=st.sampled_from(["equal", "bounded", "band"]), which=rows, data=st.data())
     def ascend_rows(self, name, which, data):
         values = data.draw(st.lists(numbers, min_size=len(which), max_size=len(which)))
         seen = nupi.Indexed(torch.tensor(values, dtype=torch.float64), torch.tensor(which))
         self.lagrangian.ascend(self.dual, {name: seen})
+        totals = {}
         for i in dict.fromkeys(which):
             each = [self.errors(name, v) for v, row in zip(values, which, strict=True) if row == i]
-            self.expect(name, i, tuple(map(sum, zip(*each, strict=True))) if name == "band" else sum(each))
+            totals[i] = tuple(map(sum, zip(*each, strict=True))) if name == "band" else sum(each)
+        self.expect(name, totals)
 
     @rule(
         name=st.sampled_from(["equal", "bounded", "band"]),
@@ -101,9 +105,8 @@ class Face(RuleBasedStateMachine):
     def ascend_averages(self, name, sums, counts):
         seen = nupi.Averaged(torch.tensor(sums, dtype=torch.float64), torch.tensor(counts))
         self.lagrangian.ascend(self.dual, {name: nupi.Measured(soft=torch.zeros(SIZE), hard=seen)})
-        for i, (total, count) in enumerate(zip(sums, counts, strict=True)):
-            if count:
-                self.expect(name, i, self.errors(name, total / count))
+        pairs = enumerate(zip(sums, counts, strict=True))
+        self.expect(name, {i: self.errors(name, total / count) for i, (total, count) in pairs if count})
 
     @rule(
         gain=st.sampled_from(["ki", "kp", "nu"]),

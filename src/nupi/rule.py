@@ -30,7 +30,7 @@ that move alike. A gain is a number, or, with single tensors, a tensor that broa
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, TypeAlias, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import torch
 
@@ -169,36 +169,36 @@ def conditional_(
             past.add_((u - ki * error.clamp(min=0) - bounds.upper).clamp_(min=0))
 
 
-# --- arithmetic in place, on one tensor or on a list of them, without temporaries ---
+# --- arithmetic in place, on one tensor or on a list of them, without temporaries; `x` is what `target` is ---
 
 
-def add_scaled_(target: Tensors, x: Tensors, scale: Gain) -> None:
+def add_scaled_(target: Tensors, x: Any, scale: Any) -> None:
     """`target += scale * x`."""
     if isinstance(target, list):
-        torch._foreach_add_(target, cast("list[torch.Tensor]", x), alpha=cast("float", scale))
+        torch._foreach_add_(target, x, alpha=scale)
     elif isinstance(scale, torch.Tensor):
-        target.addcmul_(cast("torch.Tensor", x), scale)
+        target.addcmul_(x, scale)
     else:
-        target.add_(cast("torch.Tensor", x), alpha=scale)
+        target.add_(x, alpha=scale)
 
 
-def add_into_(target: Tensors, x: Tensors, scale: Gain) -> None:
+def add_into_(target: Tensors, x: Any, scale: Any) -> None:
     """`target = x + scale * target`."""
     if isinstance(target, list):
-        new = torch._foreach_add(cast("list[torch.Tensor]", x), target, alpha=cast("float", scale))
+        new = torch._foreach_add(x, target, alpha=scale)
         torch._foreach_copy_(target, new)
     elif isinstance(scale, torch.Tensor):
-        target.mul_(scale).add_(cast("torch.Tensor", x))
+        target.mul_(scale).add_(x)
     else:
-        torch.add(cast("torch.Tensor", x), target, alpha=scale, out=target)
+        torch.add(x, target, alpha=scale, out=target)
 
 
-def copy_(target: Tensors, x: Tensors) -> None:
+def copy_(target: Tensors, x: Any) -> None:
     """`target = x`."""
     if isinstance(target, list):
-        torch._foreach_copy_(target, cast("list[torch.Tensor]", x))
+        torch._foreach_copy_(target, x)
     else:
-        target.copy_(cast("torch.Tensor", x))
+        target.copy_(x)
 
 
 def zero_(target: Tensors) -> None:
@@ -209,26 +209,26 @@ def zero_(target: Tensors) -> None:
         target.zero_()
 
 
-def scale_(target: Tensors, scale: Gain) -> None:
+def scale_(target: Tensors, scale: Any) -> None:
     """`target *= scale`."""
     if isinstance(target, list):
-        torch._foreach_mul_(target, cast("float", scale))
+        torch._foreach_mul_(target, scale)
     else:
         target.mul_(scale)
 
 
-def lerp_(target: Tensors, x: Tensors, weight: Gain) -> None:
+def lerp_(target: Tensors, x: Any, weight: Any) -> None:
     """`target += weight * (x - target)`."""
     if isinstance(target, list):
-        torch._foreach_lerp_(target, cast("list[torch.Tensor]", x), cast("float", weight))
+        torch._foreach_lerp_(target, x, weight)
     else:
-        target.lerp_(cast("torch.Tensor", x), weight)
+        target.lerp_(x, weight)
 
 
-def clamp_into_(target: Tensors, x: Tensors, low: float | None, high: float | None) -> None:
+def clamp_into_(target: Tensors, x: Any, low: Any, high: Any) -> None:
     """`target = x` within [low, high]; None leaves that side open."""
     if not isinstance(target, list):
-        torch.clamp(cast("torch.Tensor", x), low, high, out=target)
+        torch.clamp(x, low, high, out=target)
         return
     if target is not x:
         copy_(target, x)

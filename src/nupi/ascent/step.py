@@ -9,7 +9,7 @@ import torch
 from nupi.ascent import other_optimizers as others
 from nupi.ascent.finite import NonFiniteMultiplierError, NonFiniteViolationError, not_finite
 from nupi.ascent.snapshot import Snapshot, can_undo_on_device
-from nupi.optim.base import DualOptimizer, Work
+from nupi.optim.base import SAFE, DualOptimizer, Work
 from nupi.violations import Move, base
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from nupi.distributed.together import Together
 
 _FEW = 10_000  # errors of several groups; so many are joined faster than they are looked at one by one
-_SAFE = 1e10  # errors and gains up to this cannot take a float32 multiplier beyond its range in one step
 
 
 def check_dual(
@@ -69,12 +68,14 @@ def take_step(
         together: in a run of many processes, the others, who move or refuse with this one.
     """
     groups = check_dual(dual, [(move.name, move.multiplier) for move in moves])
-    if not isinstance(dual, DualOptimizer):
+    if isinstance(dual, DualOptimizer):
+        dual.check_gains()
+    else:
         moves = others.in_their_layout(dual, moves)
     if together is None and not _host_may_look(dual, moves):
         return _take_on_device(dual, groups, moves)
     risky = _refuse_non_finite(moves)
-    risky = risky or not isinstance(dual, DualOptimizer) or dual.may_overflow(_SAFE)
+    risky = risky or not isinstance(dual, DualOptimizer) or dual.may_overflow
     kept = Snapshot(dual, moves)
     failure: Exception | None = None
     try:
@@ -170,7 +171,7 @@ def _refuse_non_finite(moves: Sequence[Move]) -> bool:
         size = max(torch.linalg.vector_norm(move.error).nan_to_num(torch.inf).item() for move in moves)
     else:
         size = torch.linalg.vector_norm(torch.cat([move.error.reshape(-1) for move in moves])).item()
-    if size <= _SAFE:
+    if size <= SAFE:
         return False
     bad = not_finite(moves, [[move.error] for move in moves])
     if bad:
@@ -191,7 +192,7 @@ def _refuse_overflow(dual: torch.optim.Optimizer, moves: Sequence[Move]) -> None
     if bad:
         raise NonFiniteMultiplierError(bad)
     if isinstance(dual, DualOptimizer):
-        dual.look_for_large_state(_SAFE)
+        dual.look_for_large_state()
 
 
 def _take_on_device(

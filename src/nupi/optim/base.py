@@ -31,6 +31,7 @@ Options: TypeAlias = "Mapping[str, Any]"
 Gains: TypeAlias = "dict[str, Gain]"
 State: TypeAlias = "dict[str, Tensors]"
 
+SAFE = 1e10  # errors and gains up to this cannot take a float32 multiplier beyond its range in one step
 _WIDE = torch.float32.itemsize
 _WORDS = ("init", "form", "foreach", "one_sided")  # options that are no numbers and are checked like gains
 
@@ -133,6 +134,7 @@ class DualOptimizer(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        self.check_gains()
         self.apply([work for group in self.param_groups for work in self._from_gradients(group)])
         return loss
 
@@ -174,20 +176,21 @@ class DualOptimizer(Optimizer):
         return works
 
     def apply(self, works: list[Work]) -> None:
-        """Move these parameters and project them. Gains are checked first: a bad one moves nothing."""
-        for group in self.param_groups:
-            self._check_gains(group)
+        """Move these parameters and project them, with gains that `check_gains` has looked at."""
         together: dict[tuple[object, ...], list[Work]] = {}
+        batches: dict[int, bool] = {}
         for work in works:
             if work.rows is not None:
                 move_rows(self, work)
                 continue
-            first = self.ready_state(work)
-            if self._batches(work):
-                alike = (id(work.group), work.bounds, first, *self.state.get(work.param, ()))
-                together.setdefault(alike, []).append(work)
-            else:
+            first, number = self.ready_state(work), id(work.group)
+            if number not in batches:
+                batches[number] = self._batches(work.group)
+            kept = tuple(self.state.get(work.param, ()))
+            if not batches[number] or "started" in kept or work.param.dtype.itemsize < _WIDE:
                 self._move(work, first=first)
+            else:
+                together.setdefault((number, work.bounds, first, *kept), []).append(work)
         for (_, _, fresh, *slots), batch in together.items():
             group, theta, e = batch[0].group, [work.param for work in batch], [work.error for work in batch]
             state: State = {str(slot): [self.state[param][slot] for param in theta] for slot in slots}
@@ -228,15 +231,12 @@ class DualOptimizer(Optimizer):
         if bounds is not None:
             bounds.project_(theta, e, [state[slot] for slot in cls.integrators if slot in state])
 
-    def _batches(self, work: Work) -> bool:
-        """Whether a kernel that moves many tensors serves this one: it takes numbers, and pays from two on."""
-        group = work.group
+    def _batches(self, group: dict[str, Any]) -> bool:
+        """Whether kernels that move many tensors serve this group: they take numbers, and pay from two tensors on."""
         foreach = group["foreach"]
         if foreach is False or (foreach is None and len(group["params"]) == 1):
             return False
         if torch.compiler.is_compiling():  # which fuses by itself
-            return False
-        if work.param.dtype.itemsize < _WIDE or "started" in self.state.get(work.param, ()):
             return False
         return not any(isinstance(group[name], torch.Tensor) for name in self.gain_names)
 
@@ -251,11 +251,11 @@ class DualOptimizer(Optimizer):
         slots = self.slots(group, work.bounds)
         if state:
             one = next(iter(state.values()))
-            if one.device != param.device or (one.dtype != param.dtype and one.dtype != widened(param.dtype)):
+            if (one.dtype != param.dtype and one.dtype != widened(param.dtype)) or one.device != param.device:
                 self._follow(state, param)
-            missing = [slot for slot in slots if slot not in state]
-            if not missing:
+            if all(map(state.__contains__, slots)):
                 return False
+            missing = [slot for slot in slots if slot not in state]
             if all(slot in self.late_slots for slot in missing):
                 self._allocate(param, missing)
                 return False
@@ -284,8 +284,8 @@ class DualOptimizer(Optimizer):
             param is held and not self.idle(group) for group in self.param_groups for held in group["params"]
         )
 
-    def _check_gains(self, group: dict[str, Any]) -> None:
-        """Check gains that were written since they were last looked at, in a param group of this optimizer."""
+    def check_gains(self) -> None:
+        """Check gains that were written since they were last looked at. A bad one is refused, and nothing has moved."""
         if torch.compiler.is_compiling():
             return
         checked = self.__dict__.get("_checked")
@@ -293,30 +293,34 @@ class DualOptimizer(Optimizer):
             words = (name for name in self.defaults if name in _WORDS)
             checked = self.__dict__["_checked"] = {"options": itemgetter(*self.gain_names, *words)}
         options = checked["options"]
-        values, writes = checked.get(id(group), (None, ()))
-        try:
-            same = values == options(group)  # a tensor is equal to itself
-        except RuntimeError:  # and two of several numbers have no one answer
-            same = False
-        if same and all(tensor._version == count for tensor, count in writes):
-            return
-        self._check_group(group)
-        values = options(group)
-        checked[id(group)] = values, [(v, v._version) for v in values if isinstance(v, torch.Tensor)]
-
-    def may_overflow(self, safe: float) -> bool:
-        """Whether a step on errors of at most `safe` could overflow: a gain, or state, is above it, or may be."""
         for group in self.param_groups:
-            for name in self.gain_names:
-                gain = group[name]
-                if not isinstance(gain, (int, float)) or not -safe <= gain <= safe:
-                    return True
-        return self._large_state
+            values, writes = checked.get(id(group), (None, ()))
+            try:
+                same = values == options(group)  # a tensor is equal to itself
+            except RuntimeError:  # and two of several numbers have no one answer
+                same = False
+            if same and all(tensor._version == count for tensor, count in writes):
+                continue
+            self._check_group(group)
+            values = options(group)
+            checked[id(group)] = values, [(v, v._version) for v in values if isinstance(v, torch.Tensor)]
+            self._large_gains = any(
+                isinstance(gain, torch.Tensor) or abs(gain) > SAFE
+                for each in self.param_groups
+                for gain in map(each.__getitem__, self.gain_names)
+            )
 
-    def look_for_large_state(self, safe: float) -> None:
-        """See whether all that is kept lies within [-safe, safe]; until then it is taken to be larger."""
+    _large_gains = True
+
+    @property
+    def may_overflow(self) -> bool:
+        """Whether a step on errors of at most `SAFE` could overflow: a gain, or state, is above it, or may be."""
+        return self._large_gains or self._large_state
+
+    def look_for_large_state(self) -> None:
+        """See whether all that is kept lies within [-SAFE, SAFE]; until then it is taken to be larger."""
         self._large_state = any(
-            bool((value.abs() > safe).any())
+            bool((value.abs() > SAFE).any())
             for state in self.state.values()
             for slot, value in state.items()
             if slot != "started"
