@@ -72,7 +72,7 @@ def bandit(form: Form, seed: int, steps: int = 6_000, batch: int = 16) -> Held:
     reward, cost = torch.tensor(REWARD, dtype=torch.float64), torch.tensor(COST, dtype=torch.float64)
     logits = torch.zeros(3, dtype=torch.float64, requires_grad=True)
     primal = torch.optim.SGD([logits], lr=0.05)
-    lagrangian, dual = _multipliers(form, 0.9, ki=0.005, kp=0.5)
+    lagrangian, dual = _multipliers(form, 0.9, ki=0.005, kp=5.0)
     thetas, violations = [], []
     for _ in range(steps):
         policy = logits.softmax(0)
@@ -124,6 +124,9 @@ def forms(run: TargetRun) -> list[Claim]:
                 "bandit: spread": float(
                     torch.tensor([_last(each.violation) for each in played]).std(correction=1)
                 ),
+                "bandit: farthest from it": max(
+                    float(each.violation[len(each.violation) // 2 :].abs().max()) for each in played
+                ),
                 "bandit: multiplier": _mean([_last(each.multiplier) for each in played]),
             }
         )
@@ -150,7 +153,9 @@ def _claims(table: dict[str, dict[str, float | str]]) -> list[Claim]:
     held = {form: float(table[form]["held, nu 0"]) for form in FORMS}
     settled = {form: int(table[form]["late: settled after"]) for form in FORMS}
     over = {form: float(table[form]["bandit: cost over the limit"]) for form in FORMS}
-    price = float(table["conditional"]["bandit: multiplier"])
+    price, far = (
+        float(table["conditional"][f"bandit: {what}"]) for what in ("multiplier", "farthest from it")
+    )
     return [
         Claim(
             "under noise the velocity form holds up the multiplier of a satisfied constraint; conditional does not",
@@ -165,10 +170,10 @@ def _claims(table: dict[str, dict[str, float | str]]) -> list[Claim]:
             settled["conditional"] <= 1.1 * settled["velocity"],
         ),
         Claim(
-            "on a bandit with noisy costs the limit is kept, at the exact price",
+            "on a bandit with noisy costs the limit is kept at every step of the second half, near the exact price",
             f"not in the paper; exactly 0 over the limit, a price of {PRICE:.3f}",
-            f"conditional {over['conditional']:+.3f} over, a price of {price:.3f}",
-            abs(over["conditional"]) < 0.02 and abs(price - PRICE) < 0.1 * PRICE,
+            f"conditional {over['conditional']:+.4f} over, never farther than {far:.3f}; a price of {price:.3f}",
+            far < 0.02 and abs(price - PRICE) < 0.1 * PRICE,
         ),
     ]
 
