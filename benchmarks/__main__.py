@@ -12,6 +12,7 @@ from rich.table import Table
 NAMES = (
     "walk",
     "step",
+    "atomic",
     "overhead",
     "monitor",
     "gates",

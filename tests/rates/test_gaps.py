@@ -151,6 +151,7 @@ def test_many_float32_rows_are_summed_exactly_enough():
     torch.testing.assert_close(measured.double(), exact - logits.double().sigmoid().mean(), atol=1e-8, rtol=0)
 
 
+@pytest.mark.nightly
 def test_a_chunk_with_more_rows_than_float32_can_count_is_measured_exactly():
     rows, few = 2**24 + 2**20, 1000
     groups = torch.zeros(rows, dtype=torch.long)
