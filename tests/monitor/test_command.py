@@ -32,21 +32,34 @@ def test_watch_shows_every_group_and_the_findings(folder):
 
 
 def test_watch_goes_on_while_a_run_writes(folder):
-    """A real terminal session that is ended by Ctrl-C."""
+    """In a real terminal, until it is ended by Ctrl-C: rich draws as it goes only where somebody can see it."""
+    import os
+    import pty
+    import select
     import signal
     import time
 
+    screen, terminal = pty.openpty()
     command = [sys.executable, "-m", "nupi", "watch", str(folder), "--every", "0.1"]
-    with (folder / "seen").open("w") as file:  # its output goes here, so that it can be read while it runs
-        watching = subprocess.Popen(command, stdout=file, stderr=subprocess.PIPE, text=True)
-        end = time.monotonic() + 60
-        while "many (50)" not in (folder / "seen").read_text() and time.monotonic() < end:
-            assert watching.poll() is None, watching.stderr.read()
-            time.sleep(0.1)
-        watching.send_signal(signal.SIGINT)
+    wide = {**os.environ, "COLUMNS": "120", "LINES": "50", "TERM": "xterm"}
+    watching = subprocess.Popen(command, stdout=terminal, stderr=subprocess.PIPE, text=True, env=wide)
+    os.close(terminal)
+    shown, end = b"", time.monotonic() + 60
+    while b"many (50)" not in shown and time.monotonic() < end:
+        assert watching.poll() is None, watching.stderr.read()
+        if select.select([screen], [], [], 0.1)[0]:
+            shown += os.read(screen, 65_536)
+    watching.send_signal(signal.SIGINT)
+    while watching.poll() is None and time.monotonic() < end:  # a screen that nobody reads would fill up
+        if select.select([screen], [], [], 0.1)[0]:
+            try:
+                shown += os.read(screen, 65_536)
+            except OSError:  # the other end is closed
+                break
     _, error = watching.communicate(timeout=60)
+    os.close(screen)
     assert watching.returncode == 0, error
-    assert "many (50)" in (folder / "seen").read_text()
+    assert b"many (50)" in shown
 
 
 def test_report_writes_one_file(folder):

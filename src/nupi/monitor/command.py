@@ -40,16 +40,16 @@ def watch(
     if once:
         console.print(shown)
         return
-    with Live(shown, console=console, auto_refresh=False) as live:
-        try:
+    try:
+        with Live(shown, console=console, auto_refresh=False) as live:
             while True:
                 time.sleep(every)
                 try:
                     live.update(picture(read(folder), *_room(console)), refresh=True)
                 except (OSError, ValueError):
                     continue  # it is being written anew; the next look will see it
-        except KeyboardInterrupt:
-            return
+    except KeyboardInterrupt:  # Ctrl-C is how one leaves, also while the screen is being drawn
+        return
 
 
 @app.command()
