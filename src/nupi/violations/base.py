@@ -120,9 +120,12 @@ class Violation(ABC):
         )
 
     @classmethod
-    def joined(cls, target: Target, total: Parts, ranks: int, reduce: Reduce) -> Move | None:
+    def joined(cls, target: Target, total: Parts, ranks: int, reduce: Reduce) -> Move | None:  # noqa: ARG003 - for subclasses
         """The error from the total over processes; `ranks` of them had this violation."""
-        raise NotImplementedError
+        raise TypeError(
+            f"the violation of {target.name!r} is {cls.label}, which has parts but no `joined` to make an error of "
+            "their total; give its class both"
+        )
 
 
 class Dense(Violation):
