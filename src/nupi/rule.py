@@ -228,7 +228,12 @@ def lerp_(target: Tensors, x: Any, weight: Any) -> None:
 def clamp_into_(target: Tensors, x: Any, low: Any, high: Any) -> None:
     """`target = x` within [low, high]; None leaves that side open."""
     if not isinstance(target, list):
-        torch.clamp(x, low, high, out=target)
+        if target is not x:
+            torch.clamp(x, low, high, out=target)
+        elif high is None:
+            target.clamp_min_(low)
+        else:
+            target.clamp_(low, high)
         return
     if target is not x:
         copy_(target, x)

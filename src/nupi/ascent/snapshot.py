@@ -36,11 +36,13 @@ class Snapshot:
         ours = isinstance(dual, DualOptimizer)
         self._kept: list[_Kept] = []
         self._states: list[dict[str, Any] | None] = []
+        whole: list[tuple[torch.Tensor, torch.Tensor | None]] = []
         for move in moves:
             rows, mask, theta = move.rows if ours else None, move.mask, move.multiplier
-            self._kept.append(
-                (theta, theta.clone() if rows is None else theta.index_select(0, rows), rows, mask)
-            )
+            if rows is None:
+                whole.append((theta, mask))
+            else:
+                self._kept.append((theta, theta.index_select(0, rows), rows, mask))
             state = dual.state.get(theta)
             if state is None:
                 self._states.append(None)
@@ -53,9 +55,11 @@ class Snapshot:
                 elif value.layout != torch.strided:  # a sparse momentum is replaced, not written to
                     before[slot] = value.clone()
                 elif rows is None or not value.dim():
-                    self._kept.append((value, value.clone(), None, mask))
+                    whole.append((value, mask))
                 else:
                     self._kept.append((value, value.index_select(0, rows), rows, mask))
+        copies = _copies(dual, [tensor for tensor, _ in whole])
+        self._kept += [(tensor, old, None, mask) for (tensor, mask), old in zip(whole, copies, strict=True)]
         # Other libraries count steps, or keep averages, in their param groups.
         self._groups = None if ours else [dict(group) for group in dual.param_groups]
 
@@ -110,6 +114,25 @@ class Snapshot:
             state["started"] = before["started"] | rows_like(moved, before["started"])
         elif made:
             state["started"] = moved.expand(move.multiplier.shape[:1]).clone()
+
+
+def _copies(dual: torch.optim.Optimizer, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Copies of tensors. An optimizer of ours keeps the memory of the last step's for those of the next.
+
+    A hook may take a step within a step, whose copies must not overwrite those of the outer one.
+    """
+    if not tensors or not isinstance(dual, DualOptimizer) or torch.compiler.is_compiling() or dual.watched:
+        return [tensor.clone() for tensor in tensors]
+    spare: list[torch.Tensor] = dual.__dict__.setdefault("_spare", [])  # neither saved nor copied with it
+    fits = len(spare) == len(tensors) and all(
+        old.shape == new.shape and old.dtype == new.dtype and old.device == new.device
+        for old, new in zip(spare, tensors, strict=True)
+    )
+    if not fits:
+        with torch.inference_mode(False):
+            spare[:] = [torch.empty_like(tensor) for tensor in tensors]
+    torch._foreach_copy_(spare, tensors)
+    return list(spare)
 
 
 def can_undo_on_device(dual: torch.optim.Optimizer, move: Move) -> bool:

@@ -170,7 +170,8 @@ def _refuse_non_finite(moves: Sequence[Move]) -> bool:
     elif sum(move.error.numel() for move in moves) > _FEW:
         size = max(torch.linalg.vector_norm(move.error).nan_to_num(torch.inf).item() for move in moves)
     else:
-        size = torch.linalg.vector_norm(torch.cat([move.error.reshape(-1) for move in moves])).item()
+        flat = [move.error if move.error.dim() == 1 else move.error.reshape(-1) for move in moves]
+        size = torch.linalg.vector_norm(torch.cat(flat)).item()
     if size <= SAFE:
         return False
     bad = not_finite(moves, [[move.error] for move in moves])

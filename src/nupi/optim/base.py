@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from contextlib import nullcontext
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias, cast
 
 import torch
 from torch.autograd import profiler
@@ -177,30 +177,31 @@ class DualOptimizer(Optimizer):
 
     def apply(self, works: list[Work]) -> None:
         """Move these parameters and project them, with gains that `check_gains` has looked at."""
-        together: dict[tuple[object, ...], list[Work]] = {}
+        together: dict[tuple[object, ...], list[tuple[Work, dict[str, torch.Tensor]]]] = {}
         batches: dict[int, bool] = {}
         for work in works:
             if work.rows is not None:
                 move_rows(self, work)
                 continue
-            first, number = self.ready_state(work), id(work.group)
+            number = id(work.group)
             if number not in batches:
                 batches[number] = self._batches(work.group)
-            kept = tuple(self.state.get(work.param, ()))
-            if not batches[number] or "started" in kept or work.param.dtype.itemsize < _WIDE:
-                self._move(work, first=first)
+            state, first = self.ready_state(work)
+            if not batches[number] or "started" in state or work.param.dtype.itemsize < _WIDE:
+                self._move(work, state, first=first)
             else:
-                together.setdefault((number, work.bounds, first, *kept), []).append(work)
-        for (_, _, fresh, *slots), batch in together.items():
-            group, theta, e = batch[0].group, [work.param for work in batch], [work.error for work in batch]
-            state: State = {str(slot): [self.state[param][slot] for param in theta] for slot in slots}
-            self.move(theta, state, e, self.scaled_gains(group), group, batch[0].bounds, first=bool(fresh))
+                together.setdefault((number, work.bounds, first, *state), []).append((work, state))
+        for (_, bounds, fresh, *slots), batch in together.items():
+            group = batch[0][0].group
+            theta, e = [work.param for work, _ in batch], [work.error for work, _ in batch]
+            kept: State = {str(slot): [state[str(slot)] for _, state in batch] for slot in slots}
+            self.move(theta, kept, e, self.scaled_gains(group), group, cast("Any", bounds), first=bool(fresh))
 
-    def _move(self, work: Work, *, first: bool) -> None:
-        """Move a whole parameter."""
+    def _move(self, work: Work, kept: dict[str, torch.Tensor], *, first: bool) -> None:
+        """Move a whole parameter and what is kept for it."""
         group, param = work.group, work.param
-        state: State = self.state.get(param, {})
-        started: Any = state.pop("started", None)
+        started = kept.pop("started", None)
+        state: State = kept  # type: ignore[assignment] # a single parameter has single tensors
         wide = param.dtype.itemsize >= _WIDE
         theta, e = (param, work.error) if wide else (param.float(), work.error.float())
         gains = self.scaled_gains(group)
@@ -242,26 +243,27 @@ class DualOptimizer(Optimizer):
 
     # --- state and gains ---
 
-    def ready_state(self, work: Work) -> bool:
-        """Have the state that a step needs where its parameter is; say whether the step is the first."""
+    def ready_state(self, work: Work) -> tuple[dict[str, torch.Tensor], bool]:
+        """The state that a step needs, where its parameter is; and whether the step is the first."""
         group, param = work.group, work.param
-        state = self.state.get(param)
+        state: dict[str, torch.Tensor] = self.state.get(param) or {}
         if not state and self.idle(group):
-            return False
+            return state, False
         slots = self.slots(group, work.bounds)
         if state:
             one = next(iter(state.values()))
             if (one.dtype != param.dtype and one.dtype != widened(param.dtype)) or one.device != param.device:
                 self._follow(state, param)
-            if all(map(state.__contains__, slots)):
-                return False
             missing = [slot for slot in slots if slot not in state]
+            if not missing:
+                return state, False
             if all(slot in self.late_slots for slot in missing):
                 self._allocate(param, missing)
-                return False
+                return state, False
         if slots:
             self._allocate(param, slots)
-        return True
+            state = self.state[param]
+        return state, True
 
     def _allocate(self, param: torch.Tensor, slots: Iterable[str]) -> None:
         # State that is born in inference mode could not be used outside of it; a graph knows no such mode.

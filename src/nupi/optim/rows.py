@@ -73,7 +73,7 @@ def move_mixed(
 def _started(dual: DualOptimizer, work: Work) -> torch.Tensor | None:
     """Which rows have been moved before; None if all have, or if no state is kept."""
     param, leading = work.param, work.leading
-    first = dual.ready_state(work)
+    _, first = dual.ready_state(work)
     if param not in dual.state:
         return None
     kept = dual.state[param]

@@ -315,7 +315,7 @@ def as_violation(name: str, given: Any) -> Violation:
 
 def host_may_read(tensor: torch.Tensor) -> bool:
     """Whether the host can read this tensor's values without stalling a stream or breaking a graph."""
-    return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
+    return tensor.is_cpu and not torch.compiler.is_compiling()
 
 
 def own(error: torch.Tensor, target: Target) -> torch.Tensor:
