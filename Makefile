@@ -10,7 +10,7 @@ PINS   := $(if $(TORCH),$(VENV)/constraints.txt,constraints.txt)
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(PINS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test nightly coverage mutants lint types wheel bench clean
+.PHONY: help demo test nightly coverage mutants lint types docs wheel bench clean
 
 help: ## show what can be run
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -56,6 +56,9 @@ lint: $(VENV)/.dev ## style and formatting
 
 types: $(VENV)/.dev ## the strict type check
 	$(BIN)/mypy
+
+docs: $(VENV)/.dev ## the site, strictly: a broken link or an undocumented name is an error; into out/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
 wheel: $(BIN)/python $(PINS) ## a wheel, installed into an empty environment and used there
 	PINS=$(PINS) bash tools/wheel.sh $(BIN)/python

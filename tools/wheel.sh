@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Build a wheel, install it into an empty environment, and use it there: what a user gets must work without this folder.
+# Build a wheel and a source archive into out/dist, check what an index would check, install the wheel into an empty
+# environment, and use it there: what a user gets must work without this folder.
 # usage: PINS=constraints.txt tools/wheel.sh PYTHON
 set -euo pipefail
 python=$(realpath --no-symlinks "$1")
@@ -7,7 +8,16 @@ pins=$(realpath "${PINS:-constraints.txt}")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-"$python" -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir "$work" .
+"$python" -m venv "$work/build"
+"$work/build/bin/python" -m pip install --quiet --disable-pip-version-check --constraint "$pins" build twine
+rm -rf out/dist
+"$work/build/bin/python" -m build --outdir out/dist . > "$work/build.log" || { cat "$work/build.log" >&2; exit 1; }
+"$work/build/bin/python" -m twine check --strict out/dist/*
+cp out/dist/nupi-*.whl "$work"
+if foreign=$("$python" -m zipfile --list "$work"/nupi-*.whl | grep -v "^nupi[-/]\|^File Name"); then
+    echo "the wheel holds more than the package: $foreign" >&2
+    exit 1
+fi
 "$python" -m venv "$work/empty"
 empty="$work/empty/bin"
 # Not compiled beforehand: most of torch is never imported here.

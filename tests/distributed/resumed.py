@@ -1,4 +1,4 @@
-"""A sharded model that stops and goes on as docs/training.md has it: by torch's distributed checkpoints, and a file."""
+"""A sharded model that stops and goes on as docs/howto/many_processes.md says: distributed checkpoints, and a file."""
 
 from pathlib import Path
 

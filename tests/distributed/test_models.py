@@ -68,7 +68,7 @@ def test_some_rank_has_an_empty_group():
 
 @pytest.mark.parametrize("way", gradients.WAYS)
 def test_a_group_that_one_rank_has_weighs_its_share_of_the_ranks_unless_it_is_given_by_total(ranks, way):
-    """What docs/training.md says of the model's gradient; the multipliers are right in each way."""
+    """What docs/howto/many_processes.md says of the model's gradient; the multipliers are right in each way."""
     world = 2
     x, y, g = (
         torch.cat(parts)
