@@ -37,6 +37,7 @@ def test_every_target_gets_to_its_end(name, tmp_path, monkeypatch):
     """The small twin of the test above: so few steps that claims mean nothing, but all of them are made."""
     for module in (dynamics, runs):
         monkeypatch.setattr(module, "STEPS", 600)
+    monkeypatch.setattr(dynamics, "PLOTTED", 600)
     reproduce(find_target(name), "smoke", tmp_path, Console(quiet=True))
     check_what_is_left(name, tmp_path)
     assert (tmp_path / name / "report.html").exists() == (name == "svm-dynamics")
