@@ -184,6 +184,8 @@ def small(monkeypatch, adult_data):
     monkeypatch.setattr(adult, "load", lambda: thin)
     monkeypatch.setattr(training, "_data", lambda: thin)
     monkeypatch.setitem(fairness.EPOCHS, "smoke", 2)
+    for module in (fairness_nu, ki):
+        monkeypatch.setitem(module.SIZES, "smoke", (2, 1))
     monkeypatch.setattr(fairness_nu, "NUS", (0.0, 0.99))
     monkeypatch.setattr(fairness_nu, "KPS", (1.0, 5.0))
     monkeypatch.setattr("nupi.paper.jobs.running.available_cores", lambda: 1)
