@@ -19,11 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-# Imported before the fork, those that are not used here too: so no child has to.
 import coverage
-import hypothesis  # noqa: F401
 import pytest
-import torch  # noqa: F401
+import torch  # noqa: F401 - imported before the fork
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
