@@ -36,7 +36,7 @@ demo: $(VENV)/.paper ## the main result: a table, a figure, the claims
 	$(BIN)/nupi reproduce svm-dynamics svm-sensitivity --out out/demo || [ $$? -eq 1 ]
 
 test: $(VENV)/.dev ## every test but the long ones
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto -m "not nightly" $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal -m "not nightly" $(ARGS)
 
 nightly: $(VENV)/.dev ## the long tests, and the property tests on ten times as many examples
 	NUPI_HYPOTHESIS=nightly OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --timeout 3600 \

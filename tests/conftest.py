@@ -11,7 +11,7 @@ from hypothesis import settings
 from ranks import Ranks
 
 # A shared machine may be slow at any moment: how long an example takes says nothing about the code.
-settings.register_profile("small", max_examples=100, deadline=None)
+settings.register_profile("small", max_examples=50, deadline=None)
 settings.register_profile(
     "nightly", max_examples=1000, stateful_step_count=100, deadline=None, print_blob=True
 )

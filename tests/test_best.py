@@ -49,7 +49,7 @@ def plain_choice(models, higher_is_better):
 amounts = st.floats(-1, 1).map(lambda x: round(x, 1))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=settings.default.max_examples)
 @given(models=st.lists(st.tuples(amounts, amounts, amounts), min_size=1, max_size=8), higher=st.booleans())
 def test_it_keeps_what_a_look_through_all_would_choose(models, higher):
     best = nupi.Best(problem(), TOLERANCE, higher_is_better=higher)

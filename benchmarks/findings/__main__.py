@@ -19,7 +19,7 @@ from benchmarks.findings.score import score
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from benchmarks.findings.runs import Run
+    from benchmarks.findings.training import Run
 
 FIRST, RUNS, NETWORKS = 1000, 60, 10  # the first seed, and how many of each family; networks take longer
 RECALL, ALARMS = 0.9, 0.02

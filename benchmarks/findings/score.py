@@ -10,13 +10,19 @@ from nupi.monitor import KINDS, judge
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from benchmarks.findings.runs import Run
+    from benchmarks.findings.training import Run
 
 
 def found_in(run: Run) -> set[str]:
     """The kinds that the diagnosis finds."""
     findings = judge(
-        run.violation, run.multiplier, inequality=run.inequality, ki=run.ki, kp=run.kp, nu=run.nu
+        run.violation,
+        run.multiplier,
+        inequality=run.inequality,
+        ki=run.ki,
+        kp=run.kp,
+        nu=run.nu,
+        upper=run.upper,
     )
     return {finding.kind for finding in findings}
 

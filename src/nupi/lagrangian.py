@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -147,7 +148,8 @@ class Lagrangian(MultiplierModule):
                     if move is not None:
                         moves.append(move)
             if moves:
-                finite = take_step(dual, moves, together)
+                take = self._take_and_explain if self._listeners else take_step
+                finite = take(dual, moves, together)
                 if finite is not None:
                     self._refusals.note(self._flags(), moves, finite)
             if together is not None and self._drift is not None:
@@ -167,7 +169,8 @@ class Lagrangian(MultiplierModule):
     def listen(self, callback: Callable[[Ascent], object]) -> Listener:
         """Have `callback` called after every `ascend` that moved multipliers, with an `Ascent`.
 
-        The step is done by then: what a callback raises reaches the caller of `ascend`, and undoes nothing.
+        The step is done by then: what a callback raises reaches the caller of `ascend`, and undoes nothing. If
+        violations are refused, a callback that has a method `explain(names)` is asked for a sentence on them.
         """
         if not callable(callback):
             raise TypeError(f"callback must be a function of an Ascent, but a {type(callback).__name__} came")
@@ -208,7 +211,31 @@ class Lagrangian(MultiplierModule):
             return
         names = self._refusals.report(self._flags(), wait=wait)
         if names:
-            raise NonFiniteViolationError(names)
+            raise self._explained(NonFiniteViolationError(names))
+
+    def _take_and_explain(
+        self, dual: torch.optim.Optimizer, moves: Sequence[Move], together: Together | None
+    ) -> list[torch.Tensor] | None:
+        """`take_step`; if it refuses a violation, the error says what those who listen have seen."""
+        if torch.compiler.is_compiling():
+            return take_step(dual, moves, together)
+        try:
+            return take_step(dual, moves, together)
+        except NonFiniteViolationError as error:
+            self._explained(error)
+            raise
+
+    def _explained(self, error: NonFiniteViolationError) -> NonFiniteViolationError:
+        shown = []
+        for listener in self._listeners:
+            explain = getattr(listener.callback, "explain", None)
+            if explain is not None:
+                with suppress(Exception):  # whatever fails there, the error to report is this one
+                    shown.append(explain(error.names))
+        text = " ".join(filter(None, shown))
+        if text:
+            error.add_record(text)
+        return error
 
     def _target(self, name: str, held: Held) -> Target:
         penalty = self._penalties.get(name) if self._penalties else None

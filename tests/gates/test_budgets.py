@@ -202,7 +202,7 @@ conditions = st.recursive(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=settings.default.max_examples)
 @given(conditions, st.lists(st.booleans(), min_size=5, max_size=5))
 def test_conditions_have_the_truth_values_of_the_expressions_they_stand_for(expression, opened):
     known = Conditions()

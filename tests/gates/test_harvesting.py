@@ -57,7 +57,7 @@ def test_the_counts_are_those_by_hand():
     assert "parameters" in str(result)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(data=st.data(), place=st.sampled_from(["before", "after"]))
 def test_any_pattern_of_closed_gates(data, place):
     model = gated(residual, place=place, seed=data.draw(st.integers(0, 99)))

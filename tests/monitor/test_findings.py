@@ -5,8 +5,9 @@ import warnings
 
 import pytest
 import torch
-from benchmarks.findings.runs import Primal, Run, label, make, train
+from benchmarks.findings.runs import make
 from benchmarks.findings.score import found_in
+from benchmarks.findings.training import Primal, Run, label, train
 
 import nupi
 from nupi.monitor import judge
@@ -25,6 +26,9 @@ QUICK = [
     "contradiction",
     "out-of-reach",
     "explosion",
+    "capped",
+    "capped-contradiction",
+    "uncapped",
     "adam-oscillating",
 ]
 

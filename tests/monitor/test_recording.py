@@ -146,7 +146,7 @@ def test_memory_is_bounded_and_the_whole_run_is_there_thinned():
 @given(
     sizes=st.lists(st.integers(1, 700), min_size=1, max_size=12), gaps=st.booleans(), seed=st.integers(0, 9)
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=settings.default.max_examples // 2)
 def test_thinning_loses_no_extreme_and_no_mass_however_rows_come(sizes, gaps, seed):
     total = sum(sizes)
     rows = torch.randn(total, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)

@@ -174,3 +174,17 @@ def test_inductor_compiles_the_step():
         plain.step()
         step()
     torch.testing.assert_close(eager, compiled)
+
+
+@pytest.mark.parametrize(
+    "nu", [-1.0, 1.0, torch.tensor([-1.0]), torch.tensor([1.0]), torch.tensor([0.5, -1.0])]
+)
+def test_the_ends_of_the_range_of_nu_are_outside_of_it(nu):
+    params = [torch.nn.Parameter(torch.zeros(2))]
+    with pytest.raises(ValueError, match=r"nu must lie in \(-1, 1\)"):
+        nupi.NuPI(params, ki=0.1, kp=1.0, nu=nu)
+
+
+@pytest.mark.parametrize("ki", [0.0, torch.tensor([0.0, 0.1])])
+def test_a_step_size_of_zero_is_allowed(ki):
+    nupi.NuPI([torch.nn.Parameter(torch.zeros(2))], ki=ki)

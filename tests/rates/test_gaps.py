@@ -48,7 +48,7 @@ def dense(indexed, size):
     return out
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=settings.default.max_examples)
 @given(
     count=st.integers(1, 40),
     num_groups=st.integers(2, 6),
@@ -107,7 +107,7 @@ def test_the_gradient_of_soft_gaps_is_the_finite_difference(criterion, against):
     assert not chosen(logits, labels, groups, hard=True).values.requires_grad
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(seed=st.integers(0, 10_000), chunk=st.integers(1, 70), hard=st.booleans())
 def test_a_measure_does_not_depend_on_the_chunks(seed, chunk, hard):
     logits, labels, groups = rows(60, 3, seed)

@@ -208,7 +208,7 @@ def test_expressions_are_what_numpy_makes_of_the_rates():
         np.testing.assert_allclose(dense(constraint.measure(batch)), expected, atol=1e-12)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(seed=st.integers(0, 10_000), temperature=st.sampled_from([0.1, 1.0, 3.0]))
 def test_a_hinge_is_never_easier_to_meet_than_the_decision(seed, temperature):
     logits, labels, groups = rows(30, 2, seed)
@@ -285,7 +285,7 @@ def test_ranking_rates_are_scikit_learns():
     assert rates.recall_at_precision(1.0).measure([(torch.ones(4), torch.tensor([0, 1, 0, 1]))]).item() == 0
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(seed=st.integers(0, 10_000), chunk=st.integers(1, 70))
 def test_a_measure_does_not_depend_on_the_chunks(seed, chunk):
     logits, labels, groups = rows(60, 2, seed)

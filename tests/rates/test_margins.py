@@ -12,7 +12,7 @@ from nupi import rates
 SCIPY = {"exact": "exact", "wilson": "wilson"}
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=settings.default.max_examples)
 @given(
     rows=st.integers(1, 5000),
     share=st.floats(0, 1),

@@ -80,7 +80,7 @@ def test_every_method_equals_the_loop(make, primal):
 gain = st.floats(0.0, 0.3)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(
     seed=st.integers(0, 2**31),
     ki=st.lists(gain, min_size=1, max_size=3, unique=True),

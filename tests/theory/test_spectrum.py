@@ -144,7 +144,7 @@ def test_modes_of_an_oscillation():
     assert all(mode.settling_time == math.inf and mode.damping_ratio == -1 for mode in growing)
 
 
-@settings(max_examples=20)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(st.integers(0, 1000), st.floats(0.1, 3.0), st.floats(-1.0, 3.0))
 def test_rescaling_time_rescales_the_spectrum(seed, ki, kp):
     """x' = -s grad, mu' = s (...): with H, A^T and ki A scaled by s every rate is."""

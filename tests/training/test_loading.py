@@ -131,3 +131,19 @@ def test_hooks_may_rename_what_is_loaded():
     lagrangian.register_load_state_dict_pre_hook(rename)
     lagrangian.load_state_dict({"a.b": torch.zeros(2), "old": torch.ones(2)})
     assert lagrangian.multipliers["c"].tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("trainable", [True, False])
+def test_an_assigned_multiplier_moves_if_the_one_before_it_did(trainable):
+    """A checkpoint may hold parameters themselves, frozen or not: what counts is how the multiplier was here."""
+    lagrangian = nupi.Lagrangian({"c": nupi.Inequality()})
+    next(lagrangian.parameters()).requires_grad_(trainable)
+    saved = {
+        name: torch.nn.Parameter(value.clone(), requires_grad=not trainable)
+        for name, value in nupi.Lagrangian({"c": nupi.Inequality(init=2.0)}).state_dict().items()
+        if isinstance(value, torch.Tensor) and value.is_floating_point()
+    }
+    state = {**nupi.Lagrangian({"c": nupi.Inequality()}).state_dict(), **saved}
+    lagrangian.load_state_dict(state, assign=True)
+    assert lagrangian.multipliers["c"].item() == 2.0
+    assert next(lagrangian.parameters()).requires_grad == trainable

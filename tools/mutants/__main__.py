@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 from tools.mutants.faults import Fault, faults_of, known_equivalent
+from tools.mutants.kept import Kept
 from tools.mutants.running import Baseline, measure, survives
 
 ROOT = Path(__file__).parents[2]
@@ -82,9 +83,12 @@ def chosen_faults(options: argparse.Namespace) -> list[Fault]:
 def is_found(fault: Fault, baseline: Baseline, options: argparse.Namespace) -> bool:
     """Whether any test fails with the fault in place."""
     tests = baseline.tests_for(fault)
-    files = sorted({test.partition("::")[0] for test in tests})
-    if tests and not survives(fault, ROOT, tests, files, options.timeout):
-        return True
+    first = baseline.first_of(tests)
+    rest = [test for test in tests if test not in set(first)]
+    for some in (first, rest):
+        files = sorted({test.partition("::")[0] for test in some})
+        if some and not survives(fault, ROOT, some, files, options.timeout):
+            return True
     return not options.quick and not survives(fault, ROOT, (), SLOW, options.timeout)
 
 
@@ -94,14 +98,21 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # so that the tests which are running end too
     chosen = chosen_faults(options)
     start = time.monotonic()
-    baseline = measure(options.tests, [path.relative_to(ROOT).as_posix() for path in sources()], ROOT)
-    print(
-        f"{len(baseline.seconds)} tests pass without a fault, in {time.monotonic() - start:.0f} s", flush=True
-    )
+    kept = Kept(ROOT / "out/mutants", [*sources(), *(ROOT / "tests").rglob("*.py")])
+    baseline = kept.baseline() if options.tests == FAST else None
+    if baseline is None:
+        baseline = measure(options.tests, [path.relative_to(ROOT).as_posix() for path in sources()], ROOT)
+        if options.tests == FAST:
+            kept.keep_baseline(baseline)
+    seconds = time.monotonic() - start
+    print(f"{len(baseline.seconds)} tests pass without a fault, in {seconds:.0f} s", flush=True)
     survivors = []
     for number, fault in enumerate(chosen, 1):
         begun = time.monotonic()
-        found = is_found(fault, baseline, options)
+        known = kept.verdict(fault)
+        found = is_found(fault, baseline, options) if known is None else known
+        if known is None and not options.quick and options.tests == FAST:
+            kept.keep_verdict(fault, found=found)
         if not found:
             survivors.append(fault)
         verdict = "found   " if found else "SURVIVED"

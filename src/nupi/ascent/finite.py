@@ -15,16 +15,26 @@ if TYPE_CHECKING:
 class NonFiniteViolationError(ValueError):
     """A violation was nan or infinite; no multiplier and no controller state was changed by it."""
 
+    _what = (
+        "violations of {which} are not finite (nan or inf); every multiplier and all controller state "
+        "stay as they were."
+    )
+    _advice = (
+        "Look at how the violation is computed: a mean over an empty group, a division by zero, a model that "
+        "diverged (on an accelerator also: an index out of range, or a gain so large that the step overflows)"
+    )
+
     def __init__(self, names: Sequence[str], text: str = "") -> None:
         self.names = tuple(names)
-        which = ", ".join(repr(name) for name in names)
-        super().__init__(
-            text
-            or f"violations of {which} are not finite (nan or inf); every multiplier and all controller state "
-            "stay as they were. Look at how the violation is computed: a mean over an empty group, a "
-            "division by zero, a model that diverged (on an accelerator also: an index out of range, or a "
-            "gain so large that the step overflows)"
-        )
+        super().__init__(text or self._text(""))
+
+    def add_record(self, shown: str) -> None:
+        """Say what a record of the run shows, before the advice for those who have none."""
+        self.args = (self._text(f" {shown} If that does not explain it:"),)
+
+    def _text(self, between: str) -> str:
+        which = ", ".join(repr(name) for name in self.names)
+        return f"{self._what.format(which=which)}{between} {self._advice}"
 
     def __reduce__(self) -> tuple[type[NonFiniteViolationError], tuple[tuple[str, ...], str]]:
         return type(self), (self.names, str(self))
@@ -33,15 +43,11 @@ class NonFiniteViolationError(ValueError):
 class NonFiniteMultiplierError(NonFiniteViolationError):
     """Finite violations would have made multipliers or their state overflow; nothing was changed."""
 
-    def __init__(self, names: Sequence[str], text: str = "") -> None:
-        which = ", ".join(repr(name) for name in names)
-        super().__init__(
-            names,
-            text
-            or f"a step on the violations of {which}, which are finite, would make the multipliers or their state "
-            "overflow; every multiplier and all controller state stay as they were. Divide the violation by its "
-            "scale, or lower the gains",
-        )
+    _what = (
+        "a step on the violations of {which}, which are finite, would make the multipliers or their state overflow; "
+        "every multiplier and all controller state stay as they were."
+    )
+    _advice = "Divide the violation by its scale, or lower the gains"
 
 
 def not_finite(moves: Iterable[Move], tensors: Iterable[Iterable[torch.Tensor]]) -> list[str]:

@@ -5,5 +5,17 @@ from nupi.monitor.disk import read
 from nupi.monitor.finding import KINDS, ConstraintWarning, Finding
 from nupi.monitor.monitor import Monitor
 from nupi.monitor.record import Record
+from nupi.monitor.replay import Played, replay
 
-__all__ = ["KINDS", "ConstraintWarning", "Finding", "Monitor", "Record", "diagnose", "judge", "read"]
+__all__ = [
+    "KINDS",
+    "ConstraintWarning",
+    "Finding",
+    "Monitor",
+    "Played",
+    "Record",
+    "diagnose",
+    "judge",
+    "read",
+    "replay",
+]

@@ -11,8 +11,8 @@ import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nupi.monitor.rules import Case
-    from nupi.monitor.shape import Answer, Jitter, Swing
+    from nupi.monitor.rules import Answer, Case
+    from nupi.monitor.shape import Jitter, Swing
 
 _FASTEST = 0.35  # radians a step: beyond it kp b would be too large for steps of this length
 _SETTLE = math.log(50.0)

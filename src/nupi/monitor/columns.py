@@ -6,8 +6,6 @@ import math
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from nupi.constraints import Inequality
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -60,6 +58,14 @@ class Group:
             at.append(str(rest))
         return f"{self.name}[{', '.join(reversed(at))}]"
 
+    def index_of(self, place: str) -> int:
+        """The index of a constraint in the flattened group, from what `place` calls it; 0 for the group itself."""
+        index = 0
+        if place != self.name:
+            for length, at in zip(self.shape, place.rpartition("[")[2].rstrip("]").split(", "), strict=True):
+                index = index * length + int(at)
+        return index
+
 
 class Columns:
     """The columns of a record. Groups that are recorded whole come first, so that one copy fills them all."""
@@ -71,7 +77,7 @@ class Columns:
     @classmethod
     def of(cls, constraints: Mapping[str, Constraint]) -> Columns:
         """The columns for these constraints."""
-        sizes = {name: math.prod(constraint.shape) for name, constraint in constraints.items()}
+        sizes = {name: math.prod(constraint.multiplier_shape) for name, constraint in constraints.items()}
         one_by_one = sum(size for size in sizes.values() if size <= WHOLE)
         place, count = 0, 2 * one_by_one
         groups = {}
@@ -87,12 +93,14 @@ class Columns:
             if size > 1:
                 statistics = count
                 count += len(STATISTICS)
-            upper = getattr(constraint, "upper", None)
+            # A band has two multipliers for each violation, and each of them is that of an inequality.
+            bounds = constraint.bounds
+            upper = None if bounds is None else bounds.upper
             groups[name] = Group(
                 name,
                 type(constraint).__name__,
-                tuple(constraint.shape),
-                isinstance(constraint, Inequality),
+                tuple(constraint.multiplier_shape),
+                bounds is not None,
                 None if upper is None else float(upper),
                 violations,
                 multipliers,

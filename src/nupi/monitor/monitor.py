@@ -18,9 +18,11 @@ from nupi.monitor.arrival import Arrival
 from nupi.monitor.columns import Columns
 from nupi.monitor.diagnose import diagnose
 from nupi.monitor.disk import Writer
+from nupi.monitor.explain import explain
 from nupi.monitor.finding import ConstraintWarning
 from nupi.monitor.frame import frame
 from nupi.monitor.gains import GainReader
+from nupi.monitor.gradients import confirm
 from nupi.monitor.info import what_runs
 from nupi.monitor.log import as_log
 from nupi.monitor.numbers import numbers
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from nupi.lagrangian import Ascent, Lagrangian
+    from nupi.lagrangian import Ascent, Lagrangian, Violations
     from nupi.monitor.finding import Finding
     from nupi.monitor.gains import Change
 
@@ -64,6 +66,7 @@ class Monitor:
         every: record every so many calls of `ascend`.
         keep: how many of the recorded steps to keep in full.
         path: a folder to keep the record in, for `nupi watch` and `nupi report`.
+        warn: whether to warn of what is severe while the run goes on.
 
     Example:
         >>> import nupi
@@ -86,6 +89,7 @@ class Monitor:
         every: int = 1,
         keep: int = 10_000,
         path: str | os.PathLike[str] | None = None,
+        warn: bool = True,
     ) -> None:
         for name, value in (("every", every), ("keep", keep)):
             if not isinstance(value, int) or value < 1:
@@ -95,7 +99,7 @@ class Monitor:
         if not hasattr(lagrangian, "listen"):
             raise TypeError(f"lagrangian must be a nupi.Lagrangian, but {lagrangian!r} came")
         self._log = None if log is None else as_log(log)
-        self._dual, self._every, self._path = dual, every, path
+        self._dual, self._every, self._path, self._warns = dual, every, path, warn
         self._lagrangian = lagrangian
         self._begin(Record(Columns.of(lagrangian.constraints), keep, what_runs(lagrangian, dual)))
         self._count = 0
@@ -103,7 +107,8 @@ class Monitor:
         self._leads = True
         self._warned: set[str] = set()
         self._handle = lagrangian.listen(self)
-        atexit.register(_close, weakref.ref(self))
+        if path is not None:
+            atexit.register(_close, weakref.ref(self))
 
     def _begin(self, record: Record) -> None:
         self._record = record
@@ -141,16 +146,27 @@ class Monitor:
             found |= numbers(self._record, row, rows[number - 1] if number else None)
         return found
 
-    def diagnose(self) -> list[Finding]:
-        """What is wrong, the worst first; nothing if the run is well."""
-        return diagnose(self.record)
+    def diagnose(self, violations: Violations | None = None) -> list[Finding]:
+        """What is wrong, the worst first; nothing if the run is well.
+
+        Args:
+            violations: those of a batch, with their graph, as for the Lagrangian. With them, what the record takes for
+                infeasible is called so only if the gradient of the constraint is small, or others oppose it. The
+                graph is kept: `backward` can still be called.
+        """
+        found = diagnose(self.record)
+        return (
+            found
+            if violations is None
+            else confirm(found, self._record.columns, self._lagrangian, violations)
+        )
 
     def explain(self, names: Sequence[str] = ()) -> str:
-        """What the record shows of these constraints, in a sentence or two; empty if nothing is wrong."""
-        found = [f for f in self.diagnose() if f.severity == "severe"]
-        group_of = self._record.columns.group_of
-        mine = [f for f in found if not names or group_of(f.constraint) in names]
-        return " ".join(str(finding) for finding in (mine or found)[:2])
+        """What the record shows of these constraints, in a sentence or two: what an error about them should say.
+
+        Empty if nothing was recorded, or if nothing is severe and no constraint was asked for by name.
+        """
+        return explain(self.record, names)
 
     def frame(self) -> pd.DataFrame:
         """The steps that are kept in full, as a data frame: a row a step, a column a number. Needs pandas."""
@@ -245,7 +261,7 @@ class Monitor:
             self._to_disk(partial(Writer.add, rows=rows, gains=changed))
             if self._log is not None:
                 self._hand_over(rows.tolist())
-            if self._leads and len(self._record) >= self._check:
+            if self._warns and self._leads and len(self._record) >= self._check:
                 self._check = int(_NEXT_CHECK * len(self._record))
                 self._warn_of_severe()
 
@@ -319,5 +335,5 @@ def _is_tensor(value: object) -> bool:
 def _close(reference: weakref.ref[Monitor]) -> None:
     """At the end of the program: what was seen is recorded."""
     monitor = reference()
-    if monitor is not None and not monitor._arrivals and monitor._path is not None:
+    if monitor is not None and not monitor._arrivals:
         monitor.close()

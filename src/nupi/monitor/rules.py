@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from nupi.monitor import advice, shape
 from nupi.monitor.finding import Finding, Kind, Severity
 
 if TYPE_CHECKING:
     import torch
+
+
+class Answer(NamedTuple):
+    """The `shape.Answers` of one constraint, as plain numbers."""
+
+    violation: float
+    multiplier: float
+    whole: float
+    best: float
+    last: float
+    error: float
 
 
 @dataclass(frozen=True)
@@ -134,33 +145,22 @@ def stuck(case: Case) -> Finding | None:
     """Infeasible or slow: the multiplier grows and grows, and the violation stays."""
     if len(case.e) < 2 * SHORTEST:
         return None
-    answer = shape.answer(case.e, case.theta)
-    if answer is None or answer.violation < 1e-3 * case.size:
+    answers = shape.answers(case.e[:, None], case.theta[:, None])
+    answer = Answer(*map(float, answers[1:]))
+    if not bool(answers.stays) or answer.violation < 1e-3 * case.size:
         return None
-    floor = 0.005 * answer.violation / answer.multiplier  # an answer that would not matter
-    silent = answer.best <= max(4.0 * answer.error, floor) and answer.whole <= max(answer.error, floor)
-    # A violation that can be met answers alike all the way; one that cannot, less and less.
-    saturates = (
-        answer.last < 0.4 * answer.best
-        and answer.best - answer.last > 4.0 * answer.error
-        and answer.last * answer.multiplier < 1.1 * answer.violation
-    )
-    hardly_pushed = silent and answer.multiplier < _HARDLY
     fell = answer.last * answer.multiplier / 4.0
     numbers = (
         f"the violation is still {advice.short(answer.violation)} and the multiplier has grown to "
         f"{advice.short(answer.multiplier)}; its last quarter took {advice.short(fell)} off the violation"
     )
-    if (silent or saturates) and not hardly_pushed:
-        if saturates:
+    if bool(answers.out_of_reach):
+        if bool(answers.saturates):
             numbers += f", an equal part before that as much as {advice.short(answer.best * answer.multiplier / 4.0)}"
         return case.found("infeasible", "severe", numbers, advice.against_infeasibility(answer))
     if answer.violation < 0.05 * case.size:
         return None
     return case.found("slow", "moderate", numbers, advice.against_slowness(case, answer))
-
-
-_HARDLY = 0.05  # a multiplier that is smaller has hardly pushed, where the loss is of the order of 1
 
 
 def noisy(case: Case) -> Finding | None:

@@ -156,64 +156,96 @@ def growth(e: torch.Tensor) -> float:
     return last / before
 
 
-class Answer(NamedTuple):
-    """How a violation that stays has answered to its multiplier: what a multiplier larger by 1 takes off it."""
+class Answers(NamedTuple):
+    """How violations that stay have answered to their multipliers: what a multiplier larger by 1 takes off.
 
-    violation: float
+    One number for each constraint.
+    """
+
+    stays: torch.Tensor
+    """Whether the violation stays while the multiplier grows and grows; if not, the rest means nothing."""
+    violation: torch.Tensor
     """What it is now, as a positive number."""
-    multiplier: float
+    multiplier: torch.Tensor
     """How large the multiplier is now."""
-    whole: float
+    whole: torch.Tensor
     """The answer over the whole way of the multiplier,"""
-    best: float
+    best: torch.Tensor
     """where it was strongest,"""
-    last: float
+    last: torch.Tensor
     """and over the last quarter of the way."""
-    error: float
+    error: torch.Tensor
     """The standard error of an answer over a quarter of the way."""
+
+    @property
+    def saturates(self) -> torch.Tensor:
+        """Whether it answers less and less: a violation that can be met answers alike all the way."""
+        return (
+            (self.last < 0.4 * self.best)
+            & (self.best - self.last > 4.0 * self.error)
+            & (self.last * self.multiplier < 1.1 * self.violation)
+        )
+
+    @property
+    def out_of_reach(self) -> torch.Tensor:
+        """Whether it does not answer, or less and less, to a multiplier that has been tried."""
+        floor = 0.005 * self.violation / self.multiplier  # an answer that would not matter
+        most, whole = torch.maximum(4.0 * self.error, floor), torch.maximum(self.error, floor)
+        silent = (self.best <= most) & (self.whole <= whole)
+        hardly_pushed = silent & (self.multiplier < _HARDLY)
+        return self.stays & (silent | self.saturates) & ~hardly_pushed
 
 
 _LEVELS = 8
+_HARDLY = 0.05  # a multiplier that is smaller has hardly pushed, where the loss is of the order of 1
 
 
-def answer(e: torch.Tensor, theta: torch.Tensor) -> Answer | None:
-    """The answer to a multiplier that grows and grows in the direction of a violation that stays; else None."""
+def answers(e: torch.Tensor, theta: torch.Tensor) -> Answers:
+    """The answers to multipliers that grow in the direction of violations that stay; both are (steps, constraints)."""
     n = len(e)
     width = max(1, n // 10)
-    sign = 1.0 if float(e[-width:].mean()) > 0 else -1.0
+    sign = torch.where(e[-width:].mean(0) > 0, 1.0, -1.0).to(e)
     e, theta = sign * e, sign * theta
-    middle = float(theta[n // 2 - width // 2 : n // 2 + width // 2 + 1].mean())
-    end = float(theta[-1])
+    middle = theta[n // 2 - width // 2 : n // 2 + width // 2 + 1].mean(0).clamp(min=0.0)
+    end = theta[-1]
     late = e[n // 2 :]
-    now = float(e[-max(1, width // 2) :].mean())
-    error = white_noise(late) / math.sqrt(max(1.0, width / 2))
-    if end <= 0.0 or end < 1.2 * max(middle, 0.0) or now <= 3.0 * error:
-        return None
-    if float((_smooth(late, width) > 0).double().mean()) < 0.95:
-        return None
+    now = e[-max(1, width // 2) :].mean(0)
+    error = _white_noise(late) / math.sqrt(max(1.0, width / 2))
+    stays = (end > 0.0) & (end >= 1.2 * middle) & (now > 3.0 * error)
+    stays &= (_smooth(late, width) > 0).to(e).mean(0) >= 0.95
+    total = _running(e)
 
-    def at(level: float) -> float:
-        place = int((theta > level).double().argmax())
-        near = e[max(0, place - width // 4) : place + width // 4 + 1]
-        return float(near.mean())
+    def at(level: torch.Tensor) -> torch.Tensor:
+        place = (theta > level).to(e).argmax(0)
+        low, high = (place - width // 4).clamp(min=0), (place + width // 4 + 1).clamp(max=n)
+        return (total.gather(0, high[None]) - total.gather(0, low[None]))[0] / (high - low)
 
     levels = [at(end * k / _LEVELS) for k in range(_LEVELS)] + [now]
     window = _LEVELS // 4
     length = end / 4
-    falls = [(levels[k] - levels[k + window]) / length for k in range(_LEVELS + 1 - window)]
-    return Answer(now, end, (levels[0] - now) / end, max(falls), falls[-1], error * math.sqrt(2.0) / length)
+    falls = torch.stack([(levels[k] - levels[k + window]) / length for k in range(_LEVELS + 1 - window)])
+    whole = (levels[0] - now) / end
+    return Answers(stays, now, end, whole, falls.amax(0), falls[-1], error * math.sqrt(2.0) / length)
 
 
 def white_noise(e: torch.Tensor) -> float:
     """The standard deviation of what changes from step to step, from third differences that smooth runs lack."""
+    return float(_white_noise(e[:, None]))
+
+
+def _white_noise(e: torch.Tensor) -> torch.Tensor:
     if len(e) < 8:
-        return 0.0
-    third = e.diff(n=3)
-    return float(third.abs().median()) * 1.4826 / math.sqrt(20.0)
+        return e.new_zeros(e.shape[1:])
+    return e.diff(n=3, dim=0).abs().median(0).values * (1.4826 / math.sqrt(20.0))
+
+
+def _running(e: torch.Tensor) -> torch.Tensor:
+    """The sums of the first 0, 1, 2, ... values."""
+    return torch.cat([torch.zeros_like(e[:1]), e.cumsum(0)])
 
 
 def _smooth(e: torch.Tensor, width: int) -> torch.Tensor:
-    total = torch.nn.functional.pad(e.cumsum(0), (1, 0))
+    total = _running(e)
     return (total[width:] - total[:-width]) / width
 
 

@@ -23,6 +23,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from nupi import files
+from nupi.monitor.replay import replay
+from nupi.monitor.report import write_report
 from nupi.paper import style, targets
 from nupi.paper.provenance import provenance
 from nupi.solve.progress import track
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 
     import pandas as pd
     from matplotlib.figure import Figure
+
+    from nupi.monitor.replay import Played
 
 T = TypeVar("T")
 Scale: TypeAlias = Literal["smoke", "laptop", "desk", "paper"]
@@ -182,6 +186,12 @@ class TargetRun:
         fig.clear()
         return path
 
+    def report(self, runs: Mapping[str, Played], steps: Sequence[int] | None = None) -> Path:
+        """Write report.html: what violations and multipliers did in these runs, and what a monitor finds in them."""
+        path = self.out / "report.html"
+        write_report(replay(runs, steps, {"target": self.target, "scale": self.scale}), path)
+        return path
+
     def results(self, frame: pd.DataFrame) -> Path:
         """Write results.csv: the numbers behind the figures."""
         path = self.out / "results.csv"
@@ -222,7 +232,7 @@ def reproduce(
         console.print(f"{chosen.name} has no scale {asked!r}: using {scale!r}, the nearest it has.")
     run = TargetRun(chosen.name, scale, out / chosen.name, console, options=dict(options or {}))
     path = run.out / "summary.json"
-    for old in (path, run.out / "results.csv", *run.out.glob("figure*.png")):
+    for old in (path, run.out / "results.csv", run.out / "report.html", *run.out.glob("figure*.png")):
         old.unlink(missing_ok=True)
     started = time.perf_counter()
     with style.context():

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nupi.solve.program import Program, Setting, kkt
+from nupi.solve.program import Program, Setting, kkt, pulled_back, violated_by
+from nupi.solve.reach import Samples, flat, small_or_opposed, stride
 from nupi.solve.solution import Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from nupi.solve.problem import Problem
+    from nupi.solve.reach import Pull
     from nupi.solve.rules import TorchRule
 
 RECORDABLE = ("objective", "violations", "multipliers", "x")
@@ -53,12 +55,14 @@ def run_chunk(
     results = _results(plan, width)
     alive = torch.arange(width, device=problem.device)
     _observe(plan, program, 0, results, alive)
+    samples, most = Samples(width, plan.steps), min(_STRIDE, stride(plan.steps))
     done = 1
     while done < plan.steps and program.width:
-        stop = min(done + _STRIDE, plan.steps)
+        stop = min(done + most, plan.steps)
         _advance(plan, program, done, stop, results, alive)
         tick(program.width * (stop - done))
         done = stop
+        samples.add(violated_by(problem, program.x), program.theta, alive)
         finite = program.finite()
         lost = int((~finite).sum().item())
         if lost >= max(1, _RETIRE * program.width) and done < plan.steps:
@@ -68,7 +72,7 @@ def run_chunk(
             alive = alive[columns]
             program.keep(columns)
     _store(program, results, alive, done)
-    return _judge(plan, results)
+    return _judge(plan, results, samples)
 
 
 def _results(plan: Plan, width: int) -> dict[str, torch.Tensor]:
@@ -134,7 +138,7 @@ def _store(program: Program, results: dict[str, torch.Tensor], alive: torch.Tens
     results["steps"][alive] = done
 
 
-def _judge(plan: Plan, results: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _judge(plan: Plan, results: dict[str, torch.Tensor], samples: Samples) -> dict[str, torch.Tensor]:
     problem = plan.problem
     leaves = {name: results[f"x/{name}"] for name in problem.start}
     value, residuals = kkt(problem, leaves, results["theta"])
@@ -144,6 +148,7 @@ def _judge(plan: Plan, results: dict[str, torch.Tensor]) -> dict[str, torch.Tens
     for leaf in leaves.values():
         finite &= torch.isfinite(leaf).reshape(-1, leaf.shape[-1]).all(0)
     status = torch.full_like(results["steps"], Status.BUDGET_SPENT)
+    status[_out_of_reach(problem, leaves, results["theta"], samples)] = Status.INFEASIBLE
     if plan.tol is not None:
         status[residuals.worst <= plan.tol] = Status.CONVERGED
     status[~finite] = Status.DIVERGED
@@ -154,3 +159,21 @@ def _judge(plan: Plan, results: dict[str, torch.Tensor]) -> dict[str, torch.Tens
         "complementarity": residuals.complementarity,
         "status": status,
     }
+
+
+def _out_of_reach(
+    problem: Problem, leaves: dict[str, torch.Tensor], theta: torch.Tensor, samples: Samples
+) -> torch.Tensor:
+    """Which settings seem infeasible, by what was seen of their runs and by the gradients where they ended."""
+    stay = samples.stay_violated()
+    columns = stay.nonzero().squeeze(-1)
+    if not len(columns):
+        return stay
+    ended = {name: leaf.index_select(-1, columns) for name, leaf in leaves.items()}
+    start = {name: leaf.unsqueeze(-1).expand_as(ended[name]) for name, leaf in problem.start.items()}
+
+    def pull_at(x: dict[str, torch.Tensor]) -> Pull:
+        return lambda weights: flat(pulled_back(problem, x, weights, objective=0.0)[2].values())
+
+    opposed = small_or_opposed([pull_at(ended), pull_at(start)], theta.index_select(-1, columns))
+    return stay.index_copy(0, columns, opposed)

@@ -9,9 +9,9 @@ import torch
 from nupi.solve.solution import Residuals
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
-    from nupi.solve.problem import Problem
+    from nupi.solve.problem import Group, Problem
 
 
 def kkt_residuals(
@@ -26,11 +26,24 @@ def kkt_residuals(
         theta: the multipliers, likewise.
     """
     stationarity = [part.reshape(-1, part.shape[-1]).abs().amax(0) for part in gradient]
-    feasibility, complementarity = [], []
+    complementarity = [
+        group.constraint.slackness(theta[rows], e[rows]).amax(0) for group, rows in _rows(problem)
+    ]
+    return Residuals(_most(stationarity), infeasibility(problem, e).amax(0), _most(complementarity))
+
+
+def infeasibility(problem: Problem, e: torch.Tensor) -> torch.Tensor:
+    """How far each constraint is from being met, (multipliers, settings)."""
+    return torch.cat([group.constraint.infeasibility(e[rows]) for group, rows in _rows(problem)])
+
+
+def _rows(problem: Problem) -> Iterator[tuple[Group, slice]]:
+    """Each group, and where its errors stand."""
     start = 0
     for group in problem.groups:
-        rows = slice(start, start + group.size)
-        feasibility.append(group.constraint.infeasibility(e[rows]).amax(0))
-        complementarity.append(group.constraint.slackness(theta[rows], e[rows]).amax(0))
+        yield group, slice(start, start + group.size)
         start += group.size
-    return Residuals(*(torch.stack(each).amax(0) for each in (stationarity, feasibility, complementarity)))
+
+
+def _most(parts: list[torch.Tensor]) -> torch.Tensor:
+    return torch.stack(parts).amax(0)

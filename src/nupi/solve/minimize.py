@@ -9,17 +9,21 @@ import torch
 
 from nupi.constraints import Inequality
 from nupi.lagrangian import Lagrangian
+from nupi.monitor.monitor import Monitor
 from nupi.optim.nupi import NuPI
 from nupi.solve.checks import check_run, check_switch
 from nupi.solve.kkt import kkt_residuals
 from nupi.solve.methods import DEFAULT_PRIMAL, Factory, make_optimizer
 from nupi.solve.problem import Constraints, Function, Kinds, Point, Problem
+from nupi.solve.reach import Samples, flat, small_or_opposed, stride
 from nupi.solve.solution import History, Residuals, Solution, Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from nupi.constraints import Constraint
+    from nupi.monitor.finding import Finding
+    from nupi.solve.reach import Pull
 
 
 class Step(NamedTuple):
@@ -82,7 +86,8 @@ def minimize(
         callback: called at every step with a `Step`; its tensors are live, so clone what you keep.
 
     Returns:
-        A `Solution`. If x, f(x) or a violation stops being finite its status is DIVERGED.
+        A `Solution`. If x, f(x) or a violation stops being finite its status is DIVERGED; if the steps are spent and
+        the record of the run says that the constraints cannot be met, INFEASIBLE. `findings` has what else it shows.
 
     Example:
         >>> import torch, nupi
@@ -106,9 +111,9 @@ def minimize(
     if callback is not None and not callable(callback):
         raise TypeError(f"callback must be a function of a Step, but a {type(callback).__name__} came")
     factory = _dual_factory(ki, kp, nu, dual)
-    loop = _Loop(problem, factory, primal or DEFAULT_PRIMAL, restart=restart, penalty=penalty)
+    loop = _Loop(problem, factory, primal or DEFAULT_PRIMAL, steps, restart=restart, penalty=penalty)
     records: dict[str, list[Any]] = {name: [] for name in ("step", *history)}
-    status, taken = Status.BUDGET_SPENT, steps
+    status, taken, apart = Status.BUDGET_SPENT, steps, stride(steps)
     for step in range(steps):
         seen = loop.ascend(step)
         if seen is None:
@@ -122,6 +127,8 @@ def minimize(
         if tol is not None and bool(seen.residuals.worst <= tol):
             status, taken = Status.CONVERGED, step
             break
+        if step and step % apart == 0:
+            loop.look(seen)
         loop.primal.step()
     return loop.solution(status, taken, _stacked(records) if history else {})
 
@@ -134,6 +141,7 @@ class _Loop:
         problem: Problem,
         dual: Factory,
         primal: Factory,
+        steps: int,
         *,
         restart: bool,
         penalty: float | Mapping[str, float] | None,
@@ -147,6 +155,8 @@ class _Loop:
                 given = Inequality(tuple(given.shape), init=given.init, restart=True, upper=given.upper)
             groups[group.name] = given
         self.lagrangian = Lagrangian(groups, penalty=penalty).to(problem.device, problem.dtype)
+        self.monitor = Monitor(self.lagrangian, warn=False)
+        self.samples = Samples(1, steps)
         self.dual = make_optimizer(dual, self.lagrangian.parameters(), {}, "dual")
         self.primal = make_optimizer(primal, self.x.values(), {}, "primal")
         if any(group.get("maximize") for group in self.primal.param_groups):
@@ -175,10 +185,15 @@ class _Loop:
         """The point as it is now."""
         leaves = {name: leaf.detach() for name, leaf in self.x.items()}
         value, violations = self.problem.evaluate(self.x)
-        residuals = self._differentiate(value, violations)
         multipliers = {name: multiplier.clone() for name, multiplier in self._multipliers().items()}
+        findings: list[Finding] = []
         if not _all_finite(value, *leaves.values(), *multipliers.values(), *violations.values()):
             status = Status.DIVERGED
+        if status != Status.CONVERGED:
+            findings = self.monitor.diagnose(violations if status != Status.DIVERGED else None)
+            if status == Status.BUDGET_SPENT and self._out_of_reach(violations):
+                status = Status.INFEASIBLE
+        residuals = self._differentiate(value, violations)  # frees the graph, so it comes last
         return Solution(
             x=self.problem.point(leaves),
             multipliers=multipliers,
@@ -188,7 +203,37 @@ class _Loop:
             steps=steps,
             history=history,
             settings=({},),
+            findings=tuple(finding for finding in findings if finding.severity != "note"),
         )
+
+    def look(self, seen: Step) -> None:
+        """Note how far the constraints are from being met, and the multipliers."""
+        parts = [g.constraint.infeasibility(seen.violations[g.name]) for g in self.problem.groups]
+        self.samples.add(torch.cat([part.reshape(-1, 1) for part in parts]), self.theta())
+
+    def theta(self) -> torch.Tensor:
+        """All multipliers, in one column."""
+        return torch.cat([multiplier.reshape(-1, 1) for multiplier in self._multipliers().values()])
+
+    def _out_of_reach(self, violations: dict[str, torch.Tensor]) -> bool:
+        """Whether the constraints seem infeasible, by what was seen of the run and by their gradients now."""
+        if not bool(self.samples.stay_violated()):
+            return False
+        start = {name: leaf.clone().requires_grad_() for name, leaf in self.problem.start.items()}
+        pulls = [self._pull(self.x, violations), self._pull(start, self.problem.evaluate(start)[1])]
+        return bool(small_or_opposed(pulls, self.theta()))
+
+    def _pull(self, x: dict[str, torch.Tensor], violations: dict[str, torch.Tensor]) -> Pull:
+        """What weights of the constraints do to x, by their gradients."""
+        groups, leaves = self.problem.groups, list(x.values())
+        e = torch.cat([group.constraint.errors(violations[group.name]).reshape(-1, 1) for group in groups])
+
+        def pull(weights: torch.Tensor) -> torch.Tensor:
+            push = (weights * e).sum()
+            gradient = torch.autograd.grad(push, leaves, retain_graph=True, materialize_grads=True)
+            return flat(leaf.unsqueeze(-1) for leaf in gradient)
+
+        return pull
 
     def _multipliers(self) -> dict[str, torch.Tensor]:
         """By name, in the order of the problem, which need not be the Lagrangian's."""

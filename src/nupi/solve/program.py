@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from nupi.solve.kkt import kkt_residuals
+from nupi.solve.kkt import infeasibility, kkt_residuals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -225,11 +225,11 @@ def evaluate(problem: Problem, leaves: Leaves) -> tuple[torch.Tensor, torch.Tens
 
 @torch.no_grad()
 def pulled_back(
-    problem: Problem, leaves: Leaves, theta: torch.Tensor
+    problem: Problem, leaves: Leaves, theta: torch.Tensor, objective: float = 1.0
 ) -> tuple[torch.Tensor, torch.Tensor, Leaves]:
-    """f, c and the gradient of the Lagrangian in x, for a batch of points and multipliers."""
+    """f, c and the gradient in x of objective * f + theta . c, for a batch of points and multipliers."""
     (value, e), pull = _differentiate(problem, leaves)
-    (gradient,) = pull((torch.ones_like(value), theta))
+    (gradient,) = pull((torch.full_like(value, objective), theta))
     return value, e, gradient
 
 
@@ -238,6 +238,13 @@ def kkt(problem: Problem, leaves: Leaves, theta: torch.Tensor) -> tuple[torch.Te
     """f(x) and the KKT residuals of a batch of points and multipliers."""
     value, e, gradient = pulled_back(problem, leaves, theta)
     return value, kkt_residuals(problem, gradient.values(), e, theta)
+
+
+@torch.no_grad()
+def violated_by(problem: Problem, leaves: Leaves) -> torch.Tensor:
+    """How far each constraint is from being met at each point of a batch, (multipliers, settings)."""
+    e = torch.vmap(problem.violations, in_dims=-1, out_dims=-1)(leaves)
+    return infeasibility(problem, e)
 
 
 def check_batched(problem: Problem) -> None:

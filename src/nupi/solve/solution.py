@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
+    from nupi.monitor.finding import Finding
     from nupi.solve.problem import Point
 
 History: TypeAlias = "dict[str, torch.Tensor | dict[str, torch.Tensor]]"
@@ -25,6 +26,8 @@ class Status(enum.IntEnum):
     CONVERGED = 0
     BUDGET_SPENT = 1
     DIVERGED = 2
+    INFEASIBLE = 3
+    """The budget is spent, the constraints stay violated while the multipliers grow, and no gradient leads further."""
 
     def __str__(self) -> str:
         return self.name.lower().replace("_", " ")
@@ -67,6 +70,7 @@ class Solution:
             that had just answered them, theta_{t+1}; "step" holds the t's.
         axes: the grid's axes, name to values.
         settings: the grid's points, one dict each, in the order of the flattened axes.
+        findings: of `minimize`, if it did not converge: what the record of its run shows, as `Monitor.diagnose`.
     """
 
     x: Point
@@ -78,6 +82,7 @@ class Solution:
     history: History = field(default_factory=dict)
     axes: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     settings: tuple[dict[str, Any], ...] = ()
+    findings: tuple[Finding, ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -162,6 +167,7 @@ class Solution:
                 f"  KKT          stationarity {kkt.stationarity.item():.1e}, feasibility "
                 f"{kkt.feasibility.item():.1e}, complementarity {kkt.complementarity.item():.1e}"
             )
+            lines += [f"  found        {finding}" for finding in self.findings]
         return "\n".join(lines)
 
     def _summary(self) -> list[str]:

@@ -253,7 +253,8 @@ def test_verdicts_are_kept_scale_by_scale(tmp_path, monkeypatch):
 @pytest.fixture
 def noise(monkeypatch):
     """Noise in place of CIFAR-10, and every job in this process, where the noise is."""
-    size = EXPERIMENTS["smoke"]
+    size = replace(EXPERIMENTS["smoke"], images=32, batch=16, epochs=2)
+    monkeypatch.setitem(EXPERIMENTS, "smoke", size)
     generator = torch.Generator().manual_seed(0)
     images = torch.randn(size.images, 3, size.side, size.side, generator=generator)
     labels = torch.arange(size.images) % 10
@@ -288,6 +289,7 @@ def test_every_target_runs_at_smoke_scale(tmp_path):
         assert (tmp_path / name / "figure.png").exists() == (
             name not in ("sparsity-bisection", "sparsity-time")
         )
+        assert (tmp_path / name / "report.html").exists() == (name == "sparsity-dynamics")
     made = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").iterdir()}
     assert sum(path.name.startswith("warm_up") for path in made) == 2  # one for all targets, and one rescaled
     CliRunner().invoke(app, ["reproduce", "sparsity-global", "--scale", "smoke", "--out", str(tmp_path)])
@@ -308,8 +310,10 @@ def test_data_that_cannot_be_had_is_said_once(tmp_path, monkeypatch):
     assert "Traceback" not in outcome.output
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("cifar_data")
 def test_real_images_in_real_processes(tmp_path):
+    """Its parts are tested apart too: targets on noise above, real images and real processes in their folders."""
     outcome = CliRunner().invoke(
         app, ["reproduce", "sparsity-global", "--scale", "smoke", "--out", str(tmp_path)]
     )

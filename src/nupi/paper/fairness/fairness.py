@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nupi.monitor.replay import Played
 from nupi.paper.data import adult
 from nupi.paper.fairness.curves import Curves, Player, train_all
 from nupi.paper.fairness.figure import draw
@@ -48,12 +49,21 @@ def fairness(run: TargetRun) -> list[Claim]:
     curves = train_all(run, PLAYERS, epochs, seeds)
     curves |= train_all(run, CONTROLS, epochs, min(seeds, CONTROL_SEEDS))
     run.figure(draw(curves, data.groups, SHOWN))
+    run.report(
+        {name: _played(PLAYERS[name], curves[name]) for name in PLAYERS if PLAYERS[name].ki is not None}
+    )
     run.results(results(curves))
     table = shipped(run, curves, data)
     run.table(f"The last 5% of {epochs} epochs, {seeds} seeds (controls: {CONTROL_SEEDS})", ends(curves))
     run.table("nuPI(0.99) by group, over the same epochs", by_group(curves["nuPI, nu = 0.99"], data))
     run.table("What a user ships: the last model, judged by fairlearn's metrics", table)
     return claims(curves, table, at_paper_scale=run.scale == "paper")
+
+
+def _played(player: Player, curves: Curves) -> Played:
+    """The first seed of a dual player, epoch by epoch."""
+    gains = {"ki": player.ki or 0.0, "kp": player.kp, "nu": player.nu}
+    return Played(curves.gaps[0], curves.multipliers[0], inequality=False, dual="NuPI", gains=gains)
 
 
 def claims(curves: Mapping[str, Curves], table: pd.DataFrame, *, at_paper_scale: bool) -> list[Claim]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from nupi.monitor.replay import Played
 from nupi.paper.runner import Claim, TargetRun, target
 from nupi.paper.sparsity import figures
 from nupi.paper.sparsity.dry_run import dry_run
@@ -41,9 +42,16 @@ def sparsity_dynamics(run: TargetRun) -> list[Claim]:
         return []
     trained = train_all(run, wanted)
     run.results(frame(trained))
-    run.figure(figures.dynamics([each for each in trained if each.wanted.seed == 0]))
+    first = [each for each in trained if each.wanted.seed == 0]
+    run.figure(figures.dynamics(first))
+    run.report({each.wanted.dual.label: _played(each) for each in first}, first[0].value["step"].tolist())
     run.table("Under a density of 30%", beside(by_method(trained, EPSILON), AT_30))
     return score(run, dynamics_claims(trained))
+
+
+def _played(trained: Trained) -> Played:
+    """A run for the report: densities as shares, as the multipliers saw them."""
+    return Played(trained.value["violations"], trained.value["multipliers"], dual=trained.wanted.dual.label)
 
 
 def dynamics_claims(trained: Sequence[Trained]) -> list[Claim]:

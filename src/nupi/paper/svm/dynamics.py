@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from nupi.monitor.replay import Played
 from nupi.paper import style
 from nupi.paper.runner import Claim, TargetRun, target
 from nupi.paper.svm.problem import SHOWN, svm
@@ -40,6 +41,7 @@ def dynamics(run: TargetRun) -> list[Claim]:
     run.results(_history(found))
     run.table("SVM: every method at its best step size, after 5,000 steps", _shown(table))
     run.figure(_figure(found, best))
+    run.report(_played(found, best))
     return _claims(table)
 
 
@@ -79,6 +81,20 @@ def _series(found: nupi.Solution, name: str) -> torch.Tensor:
     recorded = found.history[name]
     assert isinstance(recorded, dict)
     return recorded["inequality"]
+
+
+def _played(found: nupi.Solution, best: dict[str, dict[str, object]]) -> dict[str, Played]:
+    """The runs of the figure, for the report; a method that has ki is nuPI."""
+    every = zip(METHODS, _series(found, "violations"), _series(found, "multipliers"), strict=False)
+    return {
+        method: Played(
+            violation,
+            multiplier,
+            dual="NuPI" if "ki" in best[method] else method,
+            gains={name: value for name, value in best[method].items() if isinstance(value, float)},
+        )
+        for method, violation, multiplier in every
+    }
 
 
 def _table(found: nupi.Solution, best: dict[str, dict[str, object]]) -> pd.DataFrame:

@@ -1,0 +1,158 @@
+"""The gradient of a constraint: whether the model could meet it, where the record alone says that it does not."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from nupi.monitor.advice import short
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from nupi.lagrangian import Lagrangian
+    from nupi.monitor.columns import Columns
+    from nupi.monitor.finding import Finding
+
+_OPPOSED = -0.8  # the cosine from which the push of other constraints counts as against this one
+
+
+class Gradient(NamedTuple):
+    """The gradient of one constraint in the parameters of the model."""
+
+    violation: float
+    """The violation it was measured at, as a positive number."""
+    reach: float
+    """What a move of the parameters by their own length would take off the violation, to first order."""
+    against: float
+    """The cosine of its gradient with the push of all other constraints, as far as that is as strong; else 0."""
+
+    @property
+    def small(self) -> bool:
+        """Whether the parameters would have to move by more than their own length."""
+        return self.reach < self.violation
+
+    @property
+    def opposed(self) -> bool:
+        """Whether other constraints push the other way, as strongly."""
+        return self.against < _OPPOSED
+
+
+def confirm(
+    findings: Sequence[Finding], columns: Columns, lagrangian: Lagrangian, violations: Mapping[str, object]
+) -> list[Finding]:
+    """The findings after a look at gradients: what is neither small nor opposed is slow, and not infeasible.
+
+    Args:
+        findings: those of the record.
+        columns: of the record.
+        lagrangian: whose constraints and multipliers these are.
+        violations: as `ascend` takes them, with their graph. Kinds other than tensors are not measured.
+    """
+    errors = {
+        name: lagrangian.constraints[name].errors(violation)
+        for name, violation in violations.items()
+        if isinstance(violation, torch.Tensor) and name in lagrangian.constraints
+    }
+    if errors and not any(error.requires_grad for error in errors.values()):
+        raise ValueError(
+            "no violation has a graph, so that no gradient can be measured; give them as the model's forward made "
+            "them, not detached and not under torch.no_grad(). If they are, nothing here depends on a parameter, and "
+            "no multiplier can change it"
+        )
+    told = []
+    for finding in findings:
+        name = columns.group_of(finding.constraint)
+        if finding.kind == "infeasible" and name in errors:
+            index = columns.groups[name].index_of(finding.constraint)
+            told.append(_confirmed(finding, measure(errors, lagrangian.multipliers, name, index)))
+        else:
+            told.append(finding)
+    return told
+
+
+def _confirmed(finding: Finding, seen: Gradient) -> Finding:
+    if seen.opposed:
+        why = f"other constraints push the other way (the cosine of the gradients is {seen.against:.2f})"
+    elif seen.reach == 0.0:
+        why = "its gradient is 0: it does not depend on the parameters"
+    else:
+        why = (
+            f"moving the parameters by their own length would take {short(seen.reach)} off a violation of "
+            f"{short(seen.violation)}, to first order"
+        )
+    if seen.opposed or seen.small:
+        return replace(finding, evidence=f"{finding.evidence}; {why}")
+    return replace(
+        finding,
+        kind="slow",
+        severity="moderate",
+        evidence=f"{finding.evidence}; but no other constraint opposes it, and {why}",
+        advice="Raise the step size of the model, or train longer: its gradient says that it can be met",
+    )
+
+
+def measure(
+    errors: Mapping[str, torch.Tensor], multipliers: Mapping[str, torch.Tensor], name: str, index: int
+) -> Gradient:
+    """The gradient of constraint number `index` of the group `name`, beside those of all others.
+
+    Args:
+        errors: by group, with their graph, which is kept.
+        multipliers: by group.
+        name: of the group.
+        index: within the flattened group.
+    """
+    total = sum((multipliers[key].detach() * error).sum() for key, error in errors.items())
+    one = errors[name].reshape(-1)[index]
+    theta = float(multipliers[name].detach().reshape(-1)[index])
+    leaves = _leaves([error for error in errors.values() if error.requires_grad])
+    mine, all_together = (
+        [torch.zeros_like(leaf) if g is None else g for leaf, g in zip(leaves, found, strict=True)]
+        for found in (_gradients(one, leaves), _gradients(total, leaves))
+    )
+    own = [theta * g for g in mine]
+    others = [a - b for a, b in zip(all_together, own, strict=True)]
+    pushed, pushing = _dot(own, own) ** 0.5, _dot(others, others) ** 0.5
+    against = _dot(own, others) / (pushed * pushing) if pushed * pushing > 0.0 else 0.0
+    reach = (_dot(mine, mine) * _dot(leaves, leaves)) ** 0.5
+    # A push that is weaker by far cannot be what holds it.
+    return Gradient(abs(float(one.detach())), reach, against if pushing > 0.5 * pushed else 0.0)
+
+
+def _gradients(value: torch.Tensor | int, leaves: Sequence[torch.Tensor]) -> Sequence[torch.Tensor | None]:
+    if not isinstance(value, torch.Tensor) or not value.requires_grad:
+        return [None] * len(leaves)
+    with torch.enable_grad():
+        try:
+            return torch.autograd.grad(value, leaves, retain_graph=True, allow_unused=True)
+        except RuntimeError as error:
+            raise ValueError(
+                "the gradient of a violation cannot be measured; give violations whose graph is still there, that is "
+                f"before backward() has freed it. torch says: {error}"
+            ) from error
+
+
+def _dot(a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]) -> float:
+    return math.fsum(
+        float((x.detach().double() * y.detach().double()).sum()) for x, y in zip(a, b, strict=True)
+    )
+
+
+def _leaves(values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The tensors that a graph ends in."""
+    found: dict[int, torch.Tensor] = {id(value): value for value in values if value.is_leaf}
+    todo, seen = [value.grad_fn for value in values if value.grad_fn is not None], set()
+    while todo:
+        node = todo.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        leaf = getattr(node, "variable", None)
+        if isinstance(leaf, torch.Tensor):
+            found[id(leaf)] = leaf
+        todo += [following for following, _ in node.next_functions if following is not None]
+    return list(found.values())
