@@ -25,7 +25,7 @@ LAYERS = (
     {"distributed"},
     {"multipliers"},
     {"lagrangian"},
-    {"solve", "rates", "gates", "best", "coefficient"},
+    {"solve", "rates", "gates", "best", "coefficient", "penalties", "extragradient", "implicit"},
     {"monitor"},
     {"integrations"},
     {"paper"},

@@ -16,6 +16,7 @@ if _typing.TYPE_CHECKING:
     from nupi.best import Best
     from nupi.monitor.finding import ConstraintWarning, Finding
     from nupi.monitor.monitor import Monitor
+    from nupi.penalties import PenaltySchedule
     from nupi.solve.minimize import minimize
     from nupi.solve.solution import Solution, Status
     from nupi.solve.sweep import sweep
@@ -38,6 +39,7 @@ __all__ = [
     "NonFiniteMultiplierError",
     "NonFiniteViolationError",
     "NuPI",
+    "PenaltySchedule",
     "Solution",
     "Status",
     "UnifiedMomentum",
@@ -59,6 +61,7 @@ _LATE = {
     "ConstraintWarning": "nupi.monitor.finding",
     "Finding": "nupi.monitor.finding",
     "Monitor": "nupi.monitor.monitor",
+    "PenaltySchedule": "nupi.penalties",
     "Solution": "nupi.solve.solution",
     "Status": "nupi.solve.solution",
     "minimize": "nupi.solve.minimize",

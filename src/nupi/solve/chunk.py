@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nupi.solve.program import Program, Setting, kkt
+from nupi.solve.program import Program, Setting, kkt, penalties
 from nupi.solve.solution import Status
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def run_chunk(
             alive = alive[columns]
             program.keep(columns)
     _store(program, results, alive, done)
-    return _judge(plan, results)
+    return _judge(plan, results, settings)
 
 
 def _results(plan: Plan, width: int) -> dict[str, torch.Tensor]:
@@ -134,10 +134,12 @@ def _store(program: Program, results: dict[str, torch.Tensor], alive: torch.Tens
     results["steps"][alive] = done
 
 
-def _judge(plan: Plan, results: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _judge(
+    plan: Plan, results: dict[str, torch.Tensor], settings: Sequence[Setting]
+) -> dict[str, torch.Tensor]:
     problem = plan.problem
     leaves = {name: results[f"x/{name}"] for name in problem.start}
-    value, residuals = kkt(problem, leaves, results["theta"])
+    value, residuals = kkt(problem, leaves, results["theta"], penalties(problem, settings))
     # f may overflow, or leave its domain, while x and even its gradient stay finite. A violation cannot hide:
     # it is in the feasibility or, times its multiplier, in the complementarity.
     finite = torch.isfinite(value) & torch.isfinite(residuals.worst) & torch.isfinite(results["theta"]).all(0)
