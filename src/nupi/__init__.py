@@ -14,6 +14,7 @@ from nupi.violations import Averaged, Indexed, Measured
 if _typing.TYPE_CHECKING:
     from nupi import distributed, gates, monitor, rates, theory, tune
     from nupi.best import Best
+    from nupi.extragradient import extrapolated, optimistic
     from nupi.monitor.finding import ConstraintWarning, Finding
     from nupi.monitor.monitor import Monitor
     from nupi.penalties import PenaltySchedule
@@ -45,9 +46,11 @@ __all__ = [
     "UnifiedMomentum",
     "as_nupi",
     "distributed",
+    "extrapolated",
     "gates",
     "minimize",
     "monitor",
+    "optimistic",
     "rates",
     "sweep",
     "theory",
@@ -64,7 +67,9 @@ _LATE = {
     "PenaltySchedule": "nupi.penalties",
     "Solution": "nupi.solve.solution",
     "Status": "nupi.solve.solution",
+    "extrapolated": "nupi.extragradient",
     "minimize": "nupi.solve.minimize",
+    "optimistic": "nupi.extragradient",
     "sweep": "nupi.solve.sweep",
 }
 
