@@ -67,7 +67,7 @@ def test_the_rates_on_a_bilinear_game_are_the_known_ones(lr):
 @settings(max_examples=20, deadline=None)
 @given(lr=st.floats(0.05, 0.45))
 def test_optimistic_steps_follow_their_recursion_and_converge(lr):
-    """z_{t+1} = z_t + lr i (2 z_t - z_{t-1}) with z = x + i theta; for lr < 1/sqrt 3 its roots are inside the circle."""
+    """z_{t+1} = z_t + lr i (2 z_t - z_{t-1}) with z = x + i theta; for lr < 1/sqrt 3 its roots lie in the circle."""
     lagrangian, dual, x, primal = game(lr, make_dual=lambda p: nupi.NuPI(p, ki=lr, kp=lr))
     nupi.optimistic(primal)
     z = before = complex(1.0, 0.5)

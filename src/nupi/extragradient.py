@@ -1,7 +1,7 @@
 """Extragradient and optimistic steps for the model's optimizer and the dual one, in a loop that stays the user's.
 
-Where a constrained problem is like a game (the Lagrangian is nearly linear in x), simultaneous descent and ascent circle
-around the solution and move away from it. Both methods here look ahead before they move:
+Where a constrained problem is like a game (the Lagrangian is nearly linear in x), simultaneous steps circle
+around the solution and away from it. Both methods here look ahead before they move:
 
     extragradient   z' = z - lr F(z),  then  z <- z - lr F(z')
     optimistic      z <- z - lr (2 F(z) - F(z of the step before))
@@ -190,7 +190,7 @@ def optimistic(optimizer: Optimizer) -> Optimism:
     """Have an optimizer step along 2 g_t - g_{t-1} in place of its gradient g_t; the first step is a plain one.
 
     The optimizer stays the one that schedulers, scalers and trainers know. The last gradient is part of its state and
-    so of its checkpoints; after loading one, call `optimistic` again. A step that raises is as if it had not been tried.
+    so of its checkpoints; after loading one, call `optimistic` again. A step that raises was not taken.
 
     For multipliers no call is needed: `NuPI(ki=lr, kp=lr)` is optimistic gradient ascent with step size lr.
 
