@@ -15,6 +15,7 @@ if _typing.TYPE_CHECKING:
     from nupi import distributed, gates, monitor, rates, theory, tune
     from nupi.best import Best
     from nupi.extragradient import extrapolated, optimistic
+    from nupi.implicit import Featured, Implicit
     from nupi.monitor.finding import ConstraintWarning, Finding
     from nupi.monitor.monitor import Monitor
     from nupi.penalties import PenaltySchedule
@@ -31,7 +32,9 @@ __all__ = [
     "Best",
     "ConstraintWarning",
     "Equality",
+    "Featured",
     "Finding",
+    "Implicit",
     "Indexed",
     "Inequality",
     "Lagrangian",
@@ -62,7 +65,9 @@ _PARTS = ("distributed", "gates", "monitor", "rates", "theory", "tune")
 _LATE = {
     "Best": "nupi.best",
     "ConstraintWarning": "nupi.monitor.finding",
+    "Featured": "nupi.implicit",
     "Finding": "nupi.monitor.finding",
+    "Implicit": "nupi.implicit",
     "Monitor": "nupi.monitor.monitor",
     "PenaltySchedule": "nupi.penalties",
     "Solution": "nupi.solve.solution",

@@ -137,10 +137,9 @@ def _largest(lagrangian: Lagrangian, violations: Violations) -> dict[str, float]
     """The largest infeasibility of each group that this rank has, whatever kind of violation it came as."""
     found: dict[str, float] = {}
     for target, violation in lagrangian._paired(violations):
-        move = violation.moving().error(target)
-        if move is None or not move.error.numel():
-            continue
-        found[target.name] = target.constraint.infeasibility(move.error).max().item()
+        beyond = violation.moving().infeasibility(target)
+        if beyond is not None and beyond.numel():
+            found[target.name] = beyond.max().item()
     bad = [name for name, value in found.items() if not math.isfinite(value)]
     if bad:
         raise NonFiniteViolationError(
