@@ -1,6 +1,6 @@
 """Multipliers that a module computes from features, for constraints too many to hold one multiplier each.
 
-What a dual optimizer moves is then the module's parameters, phi. Their error is the gradient in phi of the sum over i of
+What a dual optimizer moves is then the module's parameters, phi. Their error is the gradient in phi of the sum of all
 theta_i(phi) c_i. So they are held, moved, checked and saved as any group of multipliers, in one flat tensor.
 """
 
