@@ -14,8 +14,11 @@ from nupi.violations import Averaged, Indexed, Measured
 if _typing.TYPE_CHECKING:
     from nupi import distributed, gates, monitor, rates, theory, tune
     from nupi.best import Best
+    from nupi.extragradient import extrapolated, optimistic
+    from nupi.implicit import Featured, Implicit
     from nupi.monitor.finding import ConstraintWarning, Finding
     from nupi.monitor.monitor import Monitor
+    from nupi.penalties import PenaltySchedule
     from nupi.solve.minimize import minimize
     from nupi.solve.solution import Solution, Status
     from nupi.solve.sweep import sweep
@@ -29,7 +32,9 @@ __all__ = [
     "Best",
     "ConstraintWarning",
     "Equality",
+    "Featured",
     "Finding",
+    "Implicit",
     "Indexed",
     "Inequality",
     "Lagrangian",
@@ -38,14 +43,17 @@ __all__ = [
     "NonFiniteMultiplierError",
     "NonFiniteViolationError",
     "NuPI",
+    "PenaltySchedule",
     "Solution",
     "Status",
     "UnifiedMomentum",
     "as_nupi",
     "distributed",
+    "extrapolated",
     "gates",
     "minimize",
     "monitor",
+    "optimistic",
     "rates",
     "sweep",
     "theory",
@@ -57,11 +65,16 @@ _PARTS = ("distributed", "gates", "monitor", "rates", "theory", "tune")
 _LATE = {
     "Best": "nupi.best",
     "ConstraintWarning": "nupi.monitor.finding",
+    "Featured": "nupi.implicit",
     "Finding": "nupi.monitor.finding",
+    "Implicit": "nupi.implicit",
     "Monitor": "nupi.monitor.monitor",
+    "PenaltySchedule": "nupi.penalties",
     "Solution": "nupi.solve.solution",
     "Status": "nupi.solve.solution",
+    "extrapolated": "nupi.extragradient",
     "minimize": "nupi.solve.minimize",
+    "optimistic": "nupi.extragradient",
     "sweep": "nupi.solve.sweep",
 }
 

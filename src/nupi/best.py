@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from nupi import Averaged, Indexed, Inequality
+from nupi.implicit import Featured, Implicit
 
 if TYPE_CHECKING:
     from nupi.constraints import Constraint
@@ -192,6 +193,8 @@ def _worst(name: str, constraint: Constraint, violation: Any) -> float:
         values = violation.sums / counts.view(-1, *(1,) * (violation.sums.dim() - 1))
     elif isinstance(violation, torch.Tensor):
         values = violation
+    elif isinstance(violation, Featured) and len(violation.values):
+        values = violation.values
     else:
         raise TypeError(
             f"the violation of {name!r} must be a tensor, Indexed, Averaged or Measured, but it is a "
@@ -199,7 +202,8 @@ def _worst(name: str, constraint: Constraint, violation: Any) -> float:
         )
     if not bool(values.isfinite().all()):
         raise ValueError(f"the violation of {name!r} is not finite; a model with it cannot be compared")
-    worst = values.max() if isinstance(constraint, Inequality) else values.abs().max()
+    kind = constraint.of if isinstance(constraint, Implicit) else constraint
+    worst = values.max() if isinstance(kind, Inequality) else values.abs().max()
     # A band |h| <= tolerance is violated by what is beyond it.
     return worst.item() - float(getattr(constraint, "tolerance", 0.0))
 

@@ -105,11 +105,23 @@ class Constraint:
             max over lambda within the bounds of  lambda e - (lambda - theta)^2 / (2 c)
         """
         if penalty is not None:
-            moved = (theta + penalty * e).clamp(*self.bounds[:2]) if self.bounds else theta + penalty * e
+            moved = self.weights(theta, e, penalty)
             return (moved * e - (moved - theta).square() / (2 * penalty)).sum()
         if e.dim() == 1 and e.dtype == theta.dtype:
             return torch.dot(theta, e)
         return (theta * e).sum()
+
+    def weights(
+        self, theta: torch.Tensor, e: torch.Tensor, penalty: float | torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """What each error's gradient is multiplied by in the gradient of the Lagrangian.
+
+        That is theta; with a penalty c it is theta + c e within the bounds, where the maximum in `term` is.
+        """
+        if penalty is None:
+            return theta
+        moved = theta + penalty * e
+        return moved if self.bounds is None else moved.clamp(self.bounds.lower, self.bounds.upper)
 
     def infeasibility(self, e: torch.Tensor) -> torch.Tensor:
         """How far each error is from what is asked for."""

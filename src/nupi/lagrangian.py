@@ -97,6 +97,15 @@ class Lagrangian(MultiplierModule):
         self._penalties = checked_penalty(penalty, self.constraints)
         self._listeners: list[Listener] = []
 
+    @property
+    def penalties(self) -> dict[str, float]:
+        """The penalties of the augmented Lagrangian by constraint name, as a copy; assign to change them."""
+        return dict(self._penalties)
+
+    @penalties.setter
+    def penalties(self, penalty: float | Mapping[str, float] | None) -> None:
+        self._penalties = checked_penalty(penalty, self.constraints)
+
     def forward(self, loss: torch.Tensor, violations: Violations) -> torch.Tensor:
         """The Lagrangian, differentiable in whatever `loss` and `violations` came from.
 

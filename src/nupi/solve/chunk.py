@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nupi.solve.program import Program, Setting, kkt, pulled_back, violated_by
+from nupi.solve.program import Program, Setting, kkt, penalties, pulled_back, violated_by
 from nupi.solve.reach import Samples, flat, small_or_opposed, stride
 from nupi.solve.solution import Status
 
@@ -72,7 +72,7 @@ def run_chunk(
             alive = alive[columns]
             program.keep(columns)
     _store(program, results, alive, done)
-    return _judge(plan, results, samples)
+    return _judge(plan, results, settings, samples)
 
 
 def _results(plan: Plan, width: int) -> dict[str, torch.Tensor]:
@@ -138,10 +138,12 @@ def _store(program: Program, results: dict[str, torch.Tensor], alive: torch.Tens
     results["steps"][alive] = done
 
 
-def _judge(plan: Plan, results: dict[str, torch.Tensor], samples: Samples) -> dict[str, torch.Tensor]:
+def _judge(
+    plan: Plan, results: dict[str, torch.Tensor], settings: Sequence[Setting], samples: Samples
+) -> dict[str, torch.Tensor]:
     problem = plan.problem
     leaves = {name: results[f"x/{name}"] for name in problem.start}
-    value, residuals = kkt(problem, leaves, results["theta"])
+    value, residuals = kkt(problem, leaves, results["theta"], penalties(problem, settings))
     # f may overflow, or leave its domain, while x and even its gradient stay finite. A violation cannot hide:
     # it is in the feasibility or, times its multiplier, in the complementarity.
     finite = torch.isfinite(value) & torch.isfinite(residuals.worst) & torch.isfinite(results["theta"]).all(0)

@@ -136,6 +136,22 @@ class Problem:
         ]
         return torch.cat(starts)
 
+    def weights(
+        self, theta: torch.Tensor, e: torch.Tensor, penalty: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """What the gradients of the errors are multiplied by: theta, or with penalties more; all (size, settings).
+
+        Args:
+            theta: the multipliers.
+            e: the errors.
+            penalty: one for each multiplier and setting, 0 where there is none; None means none at all.
+        """
+        if penalty is None:
+            return theta
+        sizes = [group.size for group in self.groups]
+        parts = zip(self.groups, theta.split(sizes), e.split(sizes), penalty.split(sizes), strict=True)
+        return torch.cat([group.constraint.weights(*each) for group, *each in parts])
+
     def point(self, leaves: dict[str, torch.Tensor]) -> Point:
         """What the user's functions see: the tensor itself if x0 was one, else the dict."""
         return leaves[ONLY] if self.single else leaves

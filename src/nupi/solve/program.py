@@ -12,7 +12,7 @@ traced through them into a flat list of tensor operations.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -21,7 +21,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from nupi.solve.kkt import infeasibility, kkt_residuals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from nupi.rule import Gain
     from nupi.solve.problem import Problem, Segment
@@ -33,11 +33,19 @@ Leaves: TypeAlias = "dict[str, torch.Tensor]"
 
 @dataclass(frozen=True)
 class Setting:
-    """One run of a batch: its dual rule, the options of that rule, and whether it restarts multipliers."""
+    """One run of a batch: its dual rule, the options of that rule, and what else differs between runs.
+
+    Args:
+        rule: the dual rule.
+        options: of the rule.
+        restart: whether it restarts multipliers.
+        penalty: of the augmented Lagrangian, by constraint name.
+    """
 
     rule: type[Rule]
     options: dict[str, Any]
     restart: bool = False
+    penalty: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -148,6 +156,9 @@ class Program:
         for name, leaf in problem.start.items():
             tensors[f"x/{name}"] = leaf.unsqueeze(-1).repeat(*[1] * leaf.dim(), width)
         tensors["theta"] = problem.multipliers().unsqueeze(-1).repeat(1, width)
+        penalty = penalties(problem, self.settings)
+        if penalty is not None:
+            tensors["penalty"] = penalty
         moved = self.primal[0]
         for name, leaf in self.x.items():
             for slot in moved.slots(None):
@@ -209,11 +220,25 @@ class Program:
                 part, error = (theta, e) if whole else (theta[rows, columns], e[rows, columns])
                 state = self._under(f"{block.name}/state {number}", tensors)
                 block.rule.move_(part, error, gains, state, segment.bounds, first=first)
-        (gradient,) = pull((self._one, theta))
+        (gradient,) = pull((self._one, self.problem.weights(theta, e, tensors.get("penalty"))))
         for name, leaf in x.items():
             state = self._under(f"primal/{name}", tensors)
             self.primal[0].step_(leaf, gradient[name], self._primal_gains, state, sign=-1.0)
         return observed
+
+
+def penalties(problem: Problem, settings: Sequence[Setting]) -> torch.Tensor | None:
+    """The penalty of each multiplier in each setting, 0 where there is none; None if no setting has any."""
+    if not any(setting.penalty for setting in settings):
+        return None
+    kind: dict[str, Any] = {"dtype": problem.dtype, "device": problem.device}
+    rows = [
+        torch.tensor([[setting.penalty.get(group.name, 0.0) for setting in settings]], **kind).expand(
+            group.size, -1
+        )
+        for group in problem.groups
+    ]
+    return torch.cat(rows)
 
 
 def evaluate(problem: Problem, leaves: Leaves) -> tuple[torch.Tensor, torch.Tensor]:
@@ -225,18 +250,25 @@ def evaluate(problem: Problem, leaves: Leaves) -> tuple[torch.Tensor, torch.Tens
 
 @torch.no_grad()
 def pulled_back(
-    problem: Problem, leaves: Leaves, theta: torch.Tensor, objective: float = 1.0
+    problem: Problem,
+    leaves: Leaves,
+    theta: torch.Tensor,
+    penalty: torch.Tensor | None = None,
+    *,
+    objective: float = 1.0,
 ) -> tuple[torch.Tensor, torch.Tensor, Leaves]:
     """f, c and the gradient in x of objective * f + theta . c, for a batch of points and multipliers."""
     (value, e), pull = _differentiate(problem, leaves)
-    (gradient,) = pull((torch.full_like(value, objective), theta))
+    (gradient,) = pull((torch.full_like(value, objective), problem.weights(theta, e, penalty)))
     return value, e, gradient
 
 
 @torch.no_grad()
-def kkt(problem: Problem, leaves: Leaves, theta: torch.Tensor) -> tuple[torch.Tensor, Residuals]:
+def kkt(
+    problem: Problem, leaves: Leaves, theta: torch.Tensor, penalty: torch.Tensor | None = None
+) -> tuple[torch.Tensor, Residuals]:
     """f(x) and the KKT residuals of a batch of points and multipliers."""
-    value, e, gradient = pulled_back(problem, leaves, theta)
+    value, e, gradient = pulled_back(problem, leaves, theta, penalty)
     return value, kkt_residuals(problem, gradient.values(), e, theta)
 
 

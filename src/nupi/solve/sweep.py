@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from nupi.constraints import checked_penalty
 from nupi.optim.nupi import NuPI
 from nupi.solve.checkpoint import Checkpoint, fingerprint
 from nupi.solve.checks import check_run, check_switch
@@ -22,6 +23,8 @@ from nupi.solve.threads import threads_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from nupi.constraints import Constraint
 
 # A matrix of multipliers of so many bytes, and the few others of its size, still fit a last-level cache.
 _CHUNK_BYTES = 5 * 2**19
@@ -39,6 +42,7 @@ def sweep(
     primal: Factory | None = None,
     restart: bool = False,
     upper: float | None = None,
+    penalty: float | Mapping[str, float] | None = None,
     steps: int = 1000,
     tol: float | None = None,
     history: Sequence[str] = (),
@@ -63,8 +67,8 @@ def sweep(
         objective: x to a scalar tensor.
         x0: where every run starts: a tensor or a dict of tensors. Its dtype and device are the sweep's.
         grid: axis names to values. An axis is a keyword of the dual optimizer (`ki`, `kp`, `nu`, `init`,
-            `form`, `lr`, `beta`, ...), or "restart", or "dual" if `dual` is a dict. A list of grids is their
-            union, for methods that have different gains.
+            `form`, `lr`, `beta`, ...), or "restart", "penalty", or "dual" if `dual` is a dict. A list of grids is
+            their union, for methods that have different gains.
         inequality: x to c(x), to be <= 0; or a dict of such functions by name.
         equality: x to h(x), to be 0; or a dict of such functions by name.
         constraints: constraints of any kind with their functions of x, by name, as for `minimize`.
@@ -75,6 +79,7 @@ def sweep(
             step size 0.01 and momentum 0.9.
         restart: whether a multiplier is set to 0 as soon as its inequality is strictly satisfied.
         upper: the most that the multiplier of an inequality may become.
+        penalty: of the augmented Lagrangian; see `Lagrangian`. On an axis of the grid None stands for none.
         steps: how many steps every run takes.
         tol: a run has converged if no KKT residual exceeds this at the end. (All runs take all steps.)
         history: what to record: any of "objective", "violations", "multipliers", "x".
@@ -112,7 +117,11 @@ def sweep(
         raise TypeError(f"checkpoint must be the path of a directory, or None, but {checkpoint!r} came")
     check_batched(problem)
     axes, points = expand(grid)
-    settings = [_setting(point, NuPI if dual is None else dual, restart=restart) for point in points]
+    kinds = {group.name: group.constraint for group in problem.groups}
+    settings = [
+        _setting(point, NuPI if dual is None else dual, kinds, restart=restart, penalty=penalty)
+        for point in points
+    ]
     plan = Plan(problem, read_primal(primal or DEFAULT_PRIMAL), steps, tol, tuple(history), every, compiled)
     size = _chunk_size(problem, chunk)
 
@@ -140,10 +149,18 @@ def sweep(
     return _assemble(plan, parts, order, axes, points)
 
 
-def _setting(point: Mapping[str, Any], dual: Factory | Mapping[str, Factory], *, restart: bool) -> Setting:
+def _setting(
+    point: Mapping[str, Any],
+    dual: Factory | Mapping[str, Factory],
+    constraints: Mapping[str, Constraint],
+    *,
+    restart: bool,
+    penalty: float | Mapping[str, float] | None,
+) -> Setting:
     options = dict(point)
     restart = options.pop("restart", restart)
     check_switch("restart", restart)
+    penalties = checked_penalty(options.pop("penalty", penalty), constraints)
     if callable(dual):
         factory, label = dual, "dual"
     elif not isinstance(dual, Mapping):
@@ -162,7 +179,7 @@ def _setting(point: Mapping[str, Any], dual: Factory | Mapping[str, Factory], *,
             raise ValueError(f"the grid asks for dual {label!r}, but dual= has only {known or 'nothing'}")
         factory, label = dual[label], f"dual {label!r}"
     rule, read = read_dual(factory, options, label)
-    return Setting(rule, read, restart)
+    return Setting(rule, read, restart, penalties)
 
 
 def _chunk_size(problem: Problem, chunk: int | None) -> int:
@@ -175,7 +192,10 @@ def _chunk_size(problem: Problem, chunk: int | None) -> int:
 
 def _fingerprint(plan: Plan, settings: Sequence[Setting], size: int) -> str:
     # The device is left out on purpose: a sweep begun on one may end on another.
-    runs = [(s.key, sorted(s.options.items()), s.restart) for s in settings]
+    runs = [
+        (s.key, sorted(s.options.items()), s.restart, *([sorted(s.penalty.items())] if s.penalty else ()))
+        for s in settings
+    ]
     primal = (type(plan.primal[0]).__name__, sorted(plan.primal[1].items()))
     return fingerprint(plan.problem, runs, primal, plan.steps, plan.tol, plan.history, plan.every, size)
 

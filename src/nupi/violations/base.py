@@ -104,6 +104,11 @@ class Violation(ABC):
     def error(self, target: Target) -> Move | None:
         """The error that moves the multipliers, in their dtype and without a graph; None if nothing was seen."""
 
+    def infeasibility(self, target: Target) -> torch.Tensor | None:
+        """How far what was seen is from what is asked for; None if nothing was seen."""
+        move = self.error(target)
+        return None if move is None else target.constraint.infeasibility(move.error)
+
     def adds_up(self, reduce: Reduce) -> bool:  # noqa: ARG002 - for subclasses
         """Whether the joined violation is a sum over processes, and not an average."""
         return False

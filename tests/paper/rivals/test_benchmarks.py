@@ -58,8 +58,8 @@ def test_parity_is_the_largest_gap_to_everybody_less_a_point():
     )
 
 
-@pytest.mark.parametrize("certain", [None, problems.fpr_surely_small])
-def test_a_short_training_lowers_the_violation_and_repeats_itself(monkeypatch, certain):
+@pytest.mark.parametrize("trained", [None, problems.fpr_surely_small])
+def test_a_short_training_lowers_the_violation_and_repeats_itself(monkeypatch, trained):
     table = Table(rows(800), rows(400, seed=1), ("women", "men", "third"))
     problem = dataclasses.replace(
         problems.PROBLEMS["crime-fpr"],
@@ -67,7 +67,8 @@ def test_a_short_training_lowers_the_violation_and_repeats_itself(monkeypatch, c
         load=lambda: table,
         hidden=(4,),
         steps=200,
-        certain=certain,
+        trained=trained,
+        held_out=trained is not None,
     )
     monkeypatch.setitem(problems.PROBLEMS, "toy", problem)
     free = training.train(problem="toy", seed=0, constrained=False)

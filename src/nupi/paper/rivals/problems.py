@@ -33,6 +33,29 @@ class Published:
 
 
 @dataclass(frozen=True)
+class Training:
+    """Constants of a training, with what most benchmarks have.
+
+    Args:
+        learning_rate: of Adam, falling to 0 along a cosine.
+        weight_decay: of AdamW.
+        batch_rows: how many rows the model sees at a step.
+        ki: the integral gain of nuPI.
+        kp: its proportional gain.
+        dual_every: primal steps from one move of the multipliers to the next.
+        look_every: primal steps from one look of `Best` to the next; after the first third of them, if it is less.
+    """
+
+    learning_rate: float = 1e-2
+    weight_decay: float = 0.0
+    batch_rows: int = 512
+    ki: float = 0.5
+    kp: float = 5.0
+    dual_every: int = 10
+    look_every: int = 10
+
+
+@dataclass(frozen=True)
 class Benchmark:
     """A classifier to train under a constraint on rates.
 
@@ -43,8 +66,10 @@ class Benchmark:
         hidden: the widths of the hidden layers; none for a linear model.
         steps: primal steps.
         published: what others report; the last is the goal: no more error and no more violation.
-        certain: if given, another constraint that is trained for instead, measured with a margin on half of the
-            training rows, which the model does not train on.
+        trained: if given, another constraint that is trained for instead, with a margin for new rows.
+        held_out: whether multipliers and `Best` look at half of the training rows, and the model trains on the other.
+        tolerance: the violation that `Best` puts up with.
+        training: how to train.
     """
 
     name: str
@@ -53,7 +78,10 @@ class Benchmark:
     hidden: tuple[int, ...]
     steps: int
     published: tuple[Published, ...]
-    certain: Callable[[int], Constraint] | None = None
+    trained: Callable[[int], Constraint] | None = None
+    held_out: bool = False
+    tolerance: float = 0.001  # TFCO's own, where it makes its mixtures
+    training: Training = Training()
 
     @property
     def goal(self) -> Published:
@@ -142,6 +170,11 @@ def parity(groups: int) -> Constraint:
     return rates.positive_rate(groups=groups).gap("overall") <= 0.01
 
 
+def tpr_not_far_below_on_new_rows(groups: int) -> Constraint:
+    """The same with a margin: 0.03 in place of 0.05."""
+    return rates.true_positive_rate(groups=groups) >= rates.true_positive_rate() - 0.03
+
+
 def fpr_surely_small(groups: int) -> Constraint:
     """Every group's false positive rate is at most 0.04 on new rows, with a confidence of 95%."""
     return (rates.false_positive_rate(groups=groups) <= 0.04).confident(0.95)
@@ -162,6 +195,8 @@ PROBLEMS = {
                 Published(f"{TFCO}: last iterates averaged", "train", 0.3005, 0.0022),
                 Published(f"{TFCO}: mixture of models", "train", 0.2937, 0.0),
             ),
+            tolerance=5e-5,  # 0 as it is published, with four digits
+            training=Training(look_every=2),
         ),
         Benchmark(
             "adult-tpr",
@@ -175,6 +210,7 @@ PROBLEMS = {
                 Published(f"{TFCO}: best model", "test", 0.1435, 0.0156),
                 Published(f"{TFCO}: mixture of models", "test", 0.1433, 0.0180),
             ),
+            trained=tpr_not_far_below_on_new_rows,
         ),
         Benchmark(
             "crime-fpr",
@@ -187,7 +223,8 @@ PROBLEMS = {
                 Published(f"{TFCO}: one set, mixture of models", "test", 0.2310, 0.0252),
                 Published(f"{TFCO}: two sets, mixture of models", "test", 0.2280, 0.0042),
             ),
-            certain=fpr_surely_small,
+            trained=fpr_surely_small,
+            held_out=True,
         ),
         Benchmark(
             "adult-parity",

@@ -1,8 +1,8 @@
-"""Train one classifier under a benchmark's constraint: the same optimizers and gains for all of them.
+"""Train one classifier under a benchmark's constraint.
 
-The model takes Adam steps on batches and sees sigmoids of its logits. Every tenth step the multipliers move by the
-exact rates of decisions on all training rows; or, where a problem asks for new data, by their confidence limits on
-the half of the rows that the model does not train on. `Best` then looks at the model by the same measure.
+The model takes Adam steps on batches and sees sigmoids of its logits. Every few steps the multipliers move by the exact
+rates of decisions on all training rows; or, where a problem asks for it, on the half of the rows that the model does
+not train on. `Best` looks at the model by the same measure.
 """
 
 from __future__ import annotations
@@ -19,23 +19,14 @@ from nupi.paper.data.tables import Rows, Table
 from nupi.paper.rivals.problems import PROBLEMS, Benchmark, model
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from torch import nn
 
-VERSION = "2"
+VERSION = "3"
 """Change it when `train` computes something else: results that were kept under another one are not used."""
 
-LEARNING_RATE = 1e-2
-BATCH_ROWS = 512
-DUAL_EVERY = 10  # primal steps
 TEMPERATURE = 0.5
-TOLERANCE = 0.001  # TFCO's own, where it makes its mixtures
-
-
-def dual_optimizer(multipliers: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
-    """What moves the multipliers, in every benchmark; gains by hand, from tries on seed 0 of three of them."""
-    return nupi.NuPI(multipliers, ki=0.5, kp=5.0, init="bumpless")
 
 
 def train(*, problem: str, seed: int, constrained: bool = True) -> dict[str, Any]:
@@ -55,7 +46,7 @@ def train(*, problem: str, seed: int, constrained: bool = True) -> dict[str, Any
     data = scaled(chosen.load())
     rng = torch.Generator().manual_seed(seed)
     fit, shown = data.train, data.train
-    if chosen.certain is not None and constrained:
+    if chosen.held_out and constrained:
         order = torch.randperm(len(fit), generator=rng)
         fit, shown = fit.chosen(order[len(fit) // 2 :]), data.train.chosen(order[: len(fit) // 2])
     network = model(fit.features.shape[1], chosen.hidden, rng)
@@ -79,18 +70,21 @@ def _train(
     network: nn.Module, fit: Rows, shown: Rows, chosen: Benchmark, groups: int, rng: torch.Generator
 ) -> nupi.Best:
     """Train under the constraint, and leave the best model seen in `network`."""
-    constraint = (chosen.certain or chosen.constraint)(groups).surrogate("sigmoid", temperature=TEMPERATURE)
+    how = chosen.training
+    constraint = (chosen.trained or chosen.constraint)(groups).surrogate("sigmoid", temperature=TEMPERATURE)
     lagrangian = nupi.Lagrangian({"rates": constraint.kind()})
-    dual = dual_optimizer(lagrangian.parameters())
-    primal, schedule = _primal(network, chosen.steps)
-    best = nupi.Best(lagrangian, TOLERANCE)
-    for step, rows in enumerate(batches(fit, chosen.steps, rng)):
-        if step % DUAL_EVERY == 0:
+    dual = nupi.NuPI(lagrangian.parameters(), ki=how.ki, kp=how.kp)
+    primal, schedule = _primal(network, chosen)
+    best = nupi.Best(lagrangian, chosen.tolerance)
+    for step, rows in enumerate(batches(fit, chosen.steps, how.batch_rows, rng)):
+        moves = step % how.dual_every == 0
+        if moves or (step % how.look_every == 0 and step >= chosen.steps / 3):
             seen = _scored(network, shown)
             violations = {"rates": constraint.hard(*seen)}
             wrong = rates.error_rate().measure([seen if fit is shown else _scored(network, fit)]).item()
             best.see(network, wrong, violations, step=step)
-            lagrangian.ascend(dual, violations)
+            if moves:
+                lagrangian.ascend(dual, violations)
         logits = network(rows.features).squeeze(1)
         loss = binary_cross_entropy_with_logits(logits, rows.labels)
         lagrangian(loss, {"rates": constraint.soft(logits, rows.labels, rows.members)}).backward()
@@ -103,8 +97,8 @@ def _train(
 
 def _plain(network: nn.Module, fit: Rows, chosen: Benchmark, rng: torch.Generator) -> None:
     """The same training without a constraint."""
-    primal, schedule = _primal(network, chosen.steps)
-    for rows in batches(fit, chosen.steps, rng):
+    primal, schedule = _primal(network, chosen)
+    for rows in batches(fit, chosen.steps, chosen.training.batch_rows, rng):
         binary_cross_entropy_with_logits(network(rows.features).squeeze(1), rows.labels).backward()
         primal.step()
         primal.zero_grad()
@@ -112,17 +106,18 @@ def _plain(network: nn.Module, fit: Rows, chosen: Benchmark, rng: torch.Generato
 
 
 def _primal(
-    network: nn.Module, steps: int
+    network: nn.Module, chosen: Benchmark
 ) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
-    primal = torch.optim.Adam(network.parameters(), lr=LEARNING_RATE)
-    return primal, torch.optim.lr_scheduler.CosineAnnealingLR(primal, steps)
+    how = chosen.training
+    primal = torch.optim.AdamW(network.parameters(), lr=how.learning_rate, weight_decay=how.weight_decay)
+    return primal, torch.optim.lr_scheduler.CosineAnnealingLR(primal, chosen.steps)
 
 
-def batches(rows: Rows, steps: int, rng: torch.Generator) -> Iterator[Rows]:
+def batches(rows: Rows, steps: int, size: int, rng: torch.Generator) -> Iterator[Rows]:
     """So many batches of rows in random order, epoch after epoch."""
     taken = 0
     while True:
-        for which in torch.randperm(len(rows), generator=rng).split(BATCH_ROWS):
+        for which in torch.randperm(len(rows), generator=rng).split(size):
             if taken == steps:
                 return
             taken += 1
