@@ -101,7 +101,7 @@ def with_gates(task: Task, share: float, seed: int) -> nn.Module:
     weights = gates.weight_parameters(model)
     train(model, schedule, FIRST, after=constrained, parameters=weights, others=(gate,))
     print(f"{budget!r}  multiplier {lagrangian.multipliers['flops'].item():.2f}", flush=True)
-    budget.trim()
+    budget.fit()
     small = gates.harvest(model, task.example, repeats=1).model
     train(small, schedule, 1.0)
     return small
