@@ -22,6 +22,7 @@ from nupi.gates.layers import (
     GatedConv2d,
     GatedLinear,
     Place,
+    gates_of_layer,
 )
 from nupi.gates.norms import GATED_NORMS as OTHER_NORMS
 from nupi.gates.norms import channels_of, gates_of
@@ -60,7 +61,7 @@ def attach(
         model: any model. The gates' parameters are new: give them to an optimizer (`gate_parameters`).
         names: names or patterns of convolution and linear layers, as `model.named_modules()` has them; `*`
             stands for anything, dots too: "layer*.conv1".
-        unit: a gate for each output channel, or for each weight.
+        unit: a gate for each output channel (of a grouped convolution: for each group), or for each weight.
         place: where the gates of channels sit when a batch norm follows the layer: "before" or "after" it.
         norms: layer name to the name of the batch norm that its gates go into, or to None where they stay in the
             layer. Found by tracing unless given; needed for models that `torch.fx` cannot trace, and where
@@ -93,7 +94,7 @@ def attach(
     followers = {} if unit == "weight" else following_norms(model, list(chosen), norms)
     made: dict[nn.Module, Gated] = {}
     for name, layer in chosen.items():
-        shape: Any = layer.weight.shape if unit == "weight" else layer.weight.shape[:1]
+        shape: Any = layer.weight.shape if unit == "weight" else gates_of_layer(layer)
         if follower := followers.get(name):
             shape = _gates_in_norm(model, name, follower)
         gate = HardConcrete(
@@ -194,7 +195,8 @@ def _gates_in_norm(model: nn.Module, name: str, follower: str) -> int:
             f"{follower!r} has {channels} channels, but {name!r} has {len(layer.weight)}: it is not the norm of this "
             "layer's output"
         )
-    return gates_of(norm)
+    per_channel = isinstance(norm, nn.modules.batchnorm._BatchNorm)
+    return gates_of_layer(layer) if per_channel else gates_of(norm)
 
 
 def _gated_norm(model: nn.Module, name: str, follower: str, gate: HardConcrete, place: Place) -> Gated:

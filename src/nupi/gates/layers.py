@@ -106,8 +106,8 @@ class GatedConv2d(Gated, nn.Conv2d):
 
     Args:
         conv: the plain layer, whose parameters are taken over.
-        gate: of shape (out_channels,), or of the weight's shape. A channel's gate takes its bias with it; a
-            gate on single weights leaves the bias alone.
+        gate: of shape (out_channels,), of shape (groups,), or of the weight's shape. A channel's gate takes its bias
+            with it; a gate on single weights leaves the bias alone.
 
     Example:
         >>> layer = GatedConv2d(nn.Conv2d(3, 8, 3), HardConcrete(8))
@@ -154,7 +154,7 @@ class _GatedBatchNorm(Gated, _BatchNorm):
     ) -> None:
         if place not in PLACES:
             raise ValueError(f"place={place!r} must be one of {', '.join(map(repr, PLACES))}")
-        if tuple(gate.shape) != (norm.num_features,):
+        if len(gate.shape) != 1 or norm.num_features % gate.shape[0]:
             raise ValueError(
                 f"gate has shape {tuple(gate.shape)}, but the norm has {norm.num_features} channels; "
                 f"build it as HardConcrete({norm.num_features})"
@@ -177,7 +177,7 @@ class _GatedBatchNorm(Gated, _BatchNorm):
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - torch's name
         """The norm, gated."""
         self._check_input_dim(input)  # type: ignore[no-untyped-call]
-        z: torch.Tensor = self.gate()
+        z = spread(self.gate(), self.num_features)
         if self.place == "after":
             return self._norm(input, z, z > 0)
         gated = input * z.to(input.dtype).view(-1, *[1] * (input.dim() - 2))
@@ -228,7 +228,7 @@ class GatedBatchNorm2d(_GatedBatchNorm, nn.BatchNorm2d):
 
     Args:
         norm: the plain layer, whose parameters, buffers and hyperparameters are taken over.
-        gate: of shape (num_features,).
+        gate: of shape (num_features,), or of one gate a group of channels in a row.
         place: "before" gates the norm's input, "after" its output.
         parameters_per_gate: the parameters one gate switches, those of one channel of the layer that feeds the
             norm. The norm's own two are not counted, as in the paper.
@@ -249,15 +249,29 @@ def gated_weight(
     z = z.to(weight.dtype)
     if z.shape == weight.shape:
         return weight * z, bias
+    z = spread(z, len(weight))
     return weight * z.view(-1, *[1] * (weight.dim() - 1)), None if bias is None else bias * z
+
+
+def spread(z: torch.Tensor, channels: int) -> torch.Tensor:
+    """The gates of all channels, where each gate may have several in a row."""
+    return z if len(z) == channels else z.repeat_interleave(channels // len(z))
+
+
+def gates_of_layer(layer: nn.Module) -> int:
+    """How many gates a layer's outputs have: one a channel, or one a group, which can only go as a whole."""
+    weight = layer.weight
+    assert isinstance(weight, torch.Tensor)
+    groups: int = getattr(layer, "groups", 1)
+    return groups if groups > 1 else len(weight)
 
 
 def _parameters_per_gate(layer: nn.Conv1d | nn.Conv2d | nn.Linear, gate: HardConcrete) -> int:
     weight = layer.weight
     if gate.shape == weight.shape:
         return 1
-    if tuple(gate.shape) == (len(weight),):
-        return weight[0].numel() + (layer.bias is not None)
+    if tuple(gate.shape) in ((len(weight),), (gates_of_layer(layer),)):
+        return (weight[0].numel() + (layer.bias is not None)) * (len(weight) // len(gate.log_alpha))
     raise ValueError(
         f"gate has shape {tuple(gate.shape)}, but the layer has {len(weight)} output channels and weights of "
         f"shape {tuple(weight.shape)}; give the gate one of these shapes"
