@@ -1,7 +1,7 @@
 """A small network that reads digits, trained to have 30% of its parameters, then made that small and exported.
 
-Gates on the channels of a plain CNN, by name; a budget on the parameters that will be left, with the four lines of nupi;
-a harvest, which takes the closed channels out; and the exported program, whose parameters and FLOPs are counted again.
+Gates on the channels of a plain CNN, by name; a budget on the parameters that will be left, with the four lines of
+nupi; a harvest, which takes the closed channels out; and the exported program, which is counted again.
 
     python examples/sparse_cnn.py
 """

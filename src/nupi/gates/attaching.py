@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from torch import nn
 
+from nupi.gates.batch_norms import GatedBatchNorm1d, GatedBatchNorm2d
 from nupi.gates.followers import NORMS, following_norms
 from nupi.gates.graph import CONTAINERS, inside_wrapper
 from nupi.gates.hard_concrete import STRETCH, TEMPERATURE, HardConcrete
@@ -16,8 +17,6 @@ from nupi.gates.layers import (
     IN_FRONT,
     PLACES,
     Gated,
-    GatedBatchNorm1d,
-    GatedBatchNorm2d,
     GatedConv1d,
     GatedConv2d,
     GatedLinear,

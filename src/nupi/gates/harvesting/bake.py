@@ -7,12 +7,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from nupi.gates.batch_norms import GatedBatchNorm1d, GatedBatchNorm2d
 from nupi.gates.harvesting.checks import HarvestError
 from nupi.gates.layers import (
     IN_FRONT,
     Gated,
-    GatedBatchNorm1d,
-    GatedBatchNorm2d,
     GatedConv1d,
     GatedConv2d,
     GatedLinear,

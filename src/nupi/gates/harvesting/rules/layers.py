@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from nupi.gates.harvesting.channels import Flow
-from nupi.gates.harvesting.rules.common import NotCoveredError, Rule, shape
+from nupi.gates.harvesting.rules.common import NotCoveredError, Rule, of_followed, shape
 from nupi.gates.norms import OVER_OPEN
 
 if TYPE_CHECKING:
@@ -69,10 +69,8 @@ def _linear(walk: Walk, node: fx.Node, linear: Any) -> Flow | None:
     return walk.start(node, len(shape(node)) - 1, linear.weight, linear.bias)
 
 
-def _batch_norm(walk: Walk, node: fx.Node, norm: Any) -> Flow | None:
-    source = walk.source(node)
-    if source is None:
-        return None
+@of_followed
+def _batch_norm(walk: Walk, node: fx.Node, norm: Any, source: Flow) -> Flow | None:
     if source.dim != 1:
         raise NotCoveredError("its channels are not in dimension 1")
     if norm.weight is None:
@@ -80,15 +78,13 @@ def _batch_norm(walk: Walk, node: fx.Node, norm: Any) -> Flow | None:
     return source.but(shape(node), _affine(walk, node, norm))
 
 
-def _layer_norm(walk: Walk, node: fx.Node, norm: Any) -> Flow | None:
+@of_followed
+def _layer_norm(walk: Walk, node: fx.Node, norm: Any, source: Flow) -> Flow | None:
     """A norm over the channels: closed ones may go if its mean was over the open ones, or if it can be rescaled.
 
     An RMS norm without gates over N channels, of which N - n are zero, is one over n with another scale and epsilon:
     x w / sqrt(S / N + e) = x w sqrt(N / n) / sqrt(S / n + e N / n), where S is the sum of squares.
     """
-    source = walk.source(node)
-    if source is None:
-        return None
     if source.dim != len(source.shape) - 1 or len(norm.normalized_shape) != 1:
         raise NotCoveredError("it acts on another dimension than the channels'")
     if OVER_OPEN in norm.__dict__:
@@ -104,11 +100,9 @@ def _layer_norm(walk: Walk, node: fx.Node, norm: Any) -> Flow | None:
     )
 
 
-def _group_norm(walk: Walk, node: fx.Node, norm: Any) -> Flow | None:
+@of_followed
+def _group_norm(walk: Walk, node: fx.Node, norm: Any, source: Flow) -> Flow | None:
     """A norm over groups of channels: these stay or go as a whole."""
-    source = walk.source(node)
-    if source is None:
-        return None
     if source.dim != 1:
         raise NotCoveredError("its channels are not in dimension 1")
     groups = source.numbers.view(norm.num_groups, -1)

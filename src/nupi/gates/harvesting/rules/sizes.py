@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from nupi.gates.harvesting.channels import Flow, Pieces, Portion
-from nupi.gates.harvesting.rules.common import NotCoveredError, Rule, argument
+from nupi.gates.harvesting.rules.common import NotCoveredError, Rule, argument, of_followed
 from nupi.gates.harvesting.rules.space import index
 
 if TYPE_CHECKING:
@@ -64,10 +64,8 @@ def _divided(walk: Walk, node: fx.Node, _: Any) -> None:
     walk.sizes[node] = Portion((whole,) * count)
 
 
-def _chunk(walk: Walk, node: fx.Node, _: Any) -> None:
-    source = walk.source(node)
-    if source is None:
-        return
+@of_followed
+def _chunk(walk: Walk, node: fx.Node, _: Any, source: Flow) -> None:
     count, dim = argument(node, 1, "chunks", None), argument(node, 2, "dim", 0)
     if type(count) is not int or not isinstance(dim, int):
         raise NotCoveredError("its number of pieces and its dimension must be numbers")
@@ -77,10 +75,8 @@ def _chunk(walk: Walk, node: fx.Node, _: Any) -> None:
         _cut_elsewhere(walk, node, source, torch.empty(source.shape, device="meta").chunk(count, dim))
 
 
-def _split(walk: Walk, node: fx.Node, _: Any) -> None:
-    source = walk.source(node)
-    if source is None:
-        return
+@of_followed
+def _split(walk: Walk, node: fx.Node, _: Any, source: Flow) -> None:
     name = "split_size" if node.op == "call_method" else "split_size_or_sections"
     size, dim = argument(node, 1, name, None), argument(node, 2, "dim", 0)
     portion = walk.sizes.get(size) if isinstance(size, fx.Node) else None
