@@ -8,17 +8,14 @@ these two where it can. All three may prune the same layers.
 
     python -m benchmarks.gates_pruning cifar            # a run that is in results.csv already is not run again
     python -m benchmarks.gates_pruning text
-    python -m benchmarks.gates_pruning figure
+    python -m benchmarks.gates_pruning figure           # and the table of docs/gates.md
 """
 
 from __future__ import annotations
 
 import csv
-import json
 import math
-import statistics
 import sys
-from pathlib import Path
 from time import process_time
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +23,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import nupi
+from benchmarks.gates_report import COLUMNS, FIRST, RESULTS, SHARES, read, report
 from benchmarks.gates_tasks import TASKS, Task
 from nupi import gates
 
@@ -34,11 +32,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-RESULTS = Path(__file__).parents[1] / "results" / "pruning"
-FIRST = 0.6
-SHARES = (0.5, 0.25)
 SEEDS = (0, 1, 2)
-COLUMNS = ("task", "method", "asked", "seed", "accuracy", "parameters", "flops", "milliseconds", "seconds")
 
 
 class Schedule:
@@ -101,7 +95,7 @@ def with_gates(task: Task, share: float, seed: int) -> nn.Module:
     weights = gates.weight_parameters(model)
     train(model, schedule, FIRST, after=constrained, parameters=weights, others=(gate,))
     print(f"{budget!r}  multiplier {lagrangian.multipliers['flops'].item():.2f}", flush=True)
-    budget.trim()
+    budget.fit()
     small = gates.harvest(model, task.example, repeats=1).model
     train(small, schedule, 1.0)
     return small
@@ -170,14 +164,6 @@ def rows(task: Task, seed: int, done: set[tuple[str, str]]) -> Iterator[dict[str
             yield row(name, share, small, first + process_time() - start)
 
 
-def read() -> list[dict[str, str]]:
-    path = RESULTS / "results.csv"
-    if not path.exists():
-        return []
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
 def run(name: str, seeds: tuple[int, ...] = SEEDS) -> None:
     torch.set_num_threads(1)
     task = TASKS[name]()
@@ -199,88 +185,5 @@ def run(name: str, seeds: tuple[int, ...] = SEEDS) -> None:
             print(row, flush=True)
 
 
-def table() -> list[dict[str, Any]]:
-    """By task, method and share: the mean over seeds, and the standard deviation of the accuracy."""
-    found = read()
-    keys = dict.fromkeys((each["task"], each["method"], each["asked"]) for each in found)
-    lines = []
-    for task, method, asked in keys:
-        runs = [
-            each for each in found if (each["task"], each["method"], each["asked"]) == (task, method, asked)
-        ]
-        dense = [each for each in found if (each["task"], each["method"]) == (task, "dense")]
-        mean = {
-            column: statistics.fmean(float(each[column]) for each in runs)
-            for column in ("accuracy", "parameters", "flops", "milliseconds", "seconds")
-        }
-        full = {column: statistics.fmean(float(each[column]) for each in dense) for column in mean}
-        lines.append(
-            {
-                "task": task,
-                "method": method,
-                "asked": float(asked),
-                "seeds": len(runs),
-                "accuracy": round(mean["accuracy"], 1),
-                "spread": round(statistics.pstdev(float(each["accuracy"]) for each in runs), 1),
-                "parameters": round(mean["parameters"] / full["parameters"], 3),
-                "flops": round(mean["flops"] / full["flops"], 3),
-                "milliseconds": round(mean["milliseconds"], 1),
-                "seconds": round(mean["seconds"]),
-            }
-        )
-    return sorted(lines, key=lambda line: (line["task"], -line["asked"], line["method"]))
-
-
-def figure() -> None:
-    """The trade-off: accuracy against harvested FLOPs, and the table on the screen."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    lines = table()
-    tasks = list(dict.fromkeys(line["task"] for line in lines))
-    shown, axes = plt.subplots(1, len(tasks), figsize=(4.6 * len(tasks), 3.4), squeeze=False)
-    for axis, task in zip(axes[0], tasks, strict=True):
-        dense = [line for line in lines if line["task"] == task and line["method"] == "dense"]
-        for method, marker in (("gates", "o"), ("magnitude", "s"), ("l1", "^")):
-            here = [line for line in lines if line["task"] == task and line["method"] == method] + dense
-            here.sort(key=lambda line: line["flops"])
-            axis.errorbar(
-                [line["flops"] for line in here],
-                [line["accuracy"] for line in here],
-                [line["spread"] for line in here],
-                marker=marker,
-                capsize=3,
-                label={"gates": "gates under a budget", "magnitude": "magnitude", "l1": "L1"}[method],
-            )
-        axis.set(
-            title=TASKS[task].title, xlabel="share of the FLOPs that is left", ylabel="test accuracy (%)"
-        )
-        axis.legend()
-    shown.tight_layout()
-    home = RESULTS.parents[1] / "docs" / "figures"
-    home.mkdir(parents=True, exist_ok=True)
-    shown.savefig(home / "pruning.png", dpi=130)
-    summary = {"target": "pruning", "shares": SHARES, "first": FIRST, "table": lines}
-    (RESULTS / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
-    print("\n".join(markdown(lines)))
-
-
-def markdown(lines: list[dict[str, Any]]) -> list[str]:
-    """The table as docs/gates.md has it."""
-    text = [
-        "| task | method | FLOPs asked | test accuracy (%) | FLOPs left | parameters left | ms | training (s) |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    text += [
-        f"| {TASKS[line['task']].title} | {line['method']} | {line['asked']:g} | {line['accuracy']:.1f} ± "
-        f"{line['spread']:.1f} | {line['flops']:.3f} | {line['parameters']:.3f} | {line['milliseconds']:.1f} | "
-        f"{line['seconds']} |"
-        for line in lines
-    ]
-    return text
-
-
 if __name__ == "__main__":
-    figure() if sys.argv[1] == "figure" else run(sys.argv[1], tuple(map(int, sys.argv[2:])) or SEEDS)
+    report() if sys.argv[1] == "figure" else run(sys.argv[1], tuple(map(int, sys.argv[2:])) or SEEDS)

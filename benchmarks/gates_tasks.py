@@ -213,7 +213,7 @@ class Text:
             power = 1 if method == "l1" else 2
             score = weight.view(len(layer.gate.log_alpha), -1).norm(power, dim=1)
             layer.gate.log_alpha.data = score / score.mean()
-        budget.trim()
+        budget.fit()
         for layer in gates.gated_layers(model).values():
             layer.gate.log_alpha.data = torch.where(layer.gate.is_open(), 4.5, -4.5)
         return gates.harvest(model, self.example, repeats=1).model

@@ -1,7 +1,7 @@
-"""A small network that reads digits, trained to use at most 30% of its channels' weights, then made that small.
+"""A small network that reads digits, trained to have 30% of its parameters, then made that small and exported.
 
-Gates on the channels of a plain CNN, by name; a constraint on the density they leave, with the four lines of nupi; and
-a harvest, which takes the closed channels out. Prints the accuracy, size and speed before and after.
+Gates on the channels of a plain CNN, by name; a budget on the parameters that will be left, with the four lines of
+nupi; a harvest, which takes the closed channels out; and the exported program, which is counted again.
 
     python examples/sparse_cnn.py
 """
@@ -13,11 +13,12 @@ import argparse
 import torch
 from sklearn.datasets import load_digits
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 import nupi
 from nupi import gates
 
-DENSITY = 0.3
+LIMIT = 0.3
 
 
 def digits() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -46,51 +47,79 @@ def accuracy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> fl
     return 100 * right.float().mean().item()
 
 
-def train(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, epochs: int) -> None:
+def batches(images: torch.Tensor) -> torch.Tensor:
+    """The rows of the batches of one epoch, in a new order."""
+    count = len(images) // 64
+    return torch.randperm(len(images))[: count * 64].view(count, 64)
+
+
+def train(
+    model: nn.Module, budget: gates.Budget, images: torch.Tensor, labels: torch.Tensor, epochs: int
+) -> None:
     """An ordinary training loop with the four lines of nupi."""
     weights = torch.optim.SGD(gates.weight_parameters(model), lr=0.05, momentum=0.9, weight_decay=5e-4)
     gates_optimizer = torch.optim.Adam(gates.gate_parameters(model), lr=0.05, betas=(0.9, 0.95))
-    batches = len(images) // 64
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(weights, epochs * batches)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(weights, epochs)
 
-    lagrangian = nupi.Lagrangian({"density": nupi.Inequality()})
-    # The run is short: it begins with a push of kp times the violation.
-    dual = nupi.NuPI(lagrangian.parameters(), ki=0.01, kp=10.0, init="zero")
+    lagrangian = nupi.Lagrangian({"parameters": nupi.Equality()})  # an equality: the budget is to be used up
+    dual = nupi.NuPI(lagrangian.parameters(), ki=0.03, kp=3.0)
     model.train()
     for epoch in range(epochs):
-        for rows in torch.randperm(len(images))[: batches * 64].view(-1, 64):
+        for rows in batches(images):
             loss = nn.functional.cross_entropy(model(images[rows]), labels[rows])
-            violations = {"density": gates.density(model) - DENSITY}
+            violations = {"parameters": budget()}
             lagrangian.ascend(dual, violations)
             lagrangian(loss, violations).backward()
             for optimizer in (weights, gates_optimizer):
                 optimizer.step()
                 optimizer.zero_grad()
-            schedule.step()
+        schedule.step()
         if epoch % 5 == 4:
-            now = gates.density(model).item()
-            multiplier = lagrangian.multipliers["density"].item()
+            multiplier = lagrangian.multipliers["parameters"].item()
             print(
-                f"epoch {epoch + 1:3d}   loss {loss.item():6.3f}   density {now:.3f}   multiplier {multiplier:.3f}"
+                f"epoch {epoch + 1:3d}   loss {loss.item():6.3f}   parameters {budget.realised().item():.3f}   "
+                f"multiplier {multiplier:.3f}"
             )
 
 
+def train_on(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, epochs: int) -> None:
+    """An ordinary training loop: what was harvested is an ordinary network."""
+    weights = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9, weight_decay=5e-4)
+    model.train()
+    for _ in range(epochs):
+        for rows in batches(images):
+            nn.functional.cross_entropy(model(images[rows]), labels[rows]).backward()
+            weights.step()
+            weights.zero_grad()
+
+
+def counted(model: nn.Module, images: torch.Tensor) -> tuple[int, int]:
+    """Parameters, and the FLOPs of one pass, counted on the model itself."""
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        model(images)
+    return sum(each.numel() for each in model.parameters()), int(counter.get_total_flops())
+
+
 def main() -> None:
-    """Train, harvest, compare."""
+    """Train, fit, harvest, train on, export, count."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=25)
     epochs = parser.parse_args().epochs
     torch.manual_seed(0)
     images, labels, test_images, test_labels = digits()
+    example = test_images[:64]
 
-    model = network()
+    model = network().eval()
+    before = counted(model, example)
     gated = gates.attach(model, ["0.0", "1.0", "3.0"], droprate_init=0.05, clamp=4.6)
-    print(f"gates on the channels of {', '.join(gated)}; at most {DENSITY:.0%} of their weights\n")
-    train(model, images, labels, epochs)
+    budget = gates.budget(model, example, parameters=LIMIT)
+    print(f"gates on the channels of {', '.join(gated)}; {LIMIT:.0%} of all parameters may be left\n")
+    train(model, budget, images, labels, epochs)
+    print(
+        f"\ntraining ended at {budget.realised().item():.1%} of the parameters; {budget.fit()} gates were moved to fit"
+    )
 
-    small = gates.harvest(model, test_images[:64])
-    expected, realised = gates.density(model).item(), gates.density(model, kind="realised").item()
-    print(f"\nexpected density {expected:.3f}, density at test time {realised:.3f}")
+    small = gates.harvest(model, example)
     print(f"test accuracy {accuracy(model, test_images, test_labels):.1f}% with gates, ", end="")
     print(f"{accuracy(small.model, test_images, test_labels):.1f}% harvested\n")
     print(small)
@@ -98,6 +127,16 @@ def main() -> None:
         "\nchannels left: "
         + ", ".join(f"{name} {left}/{all_}" for name, (left, all_) in small.channels.items())
     )
+
+    train_on(small.model, images, labels, max(1, epochs // 5))
+    print(f"test accuracy {accuracy(small.model, test_images, test_labels):.1f}% when trained on a little")
+    program = torch.export.export(small.model, (example,), dynamic_shapes=({0: torch.export.Dim("batch")},))
+    after = counted(program.module(), example)
+    shares = [
+        f"{new / old:.1%} of the {name}"
+        for name, new, old in zip(("parameters", "FLOPs"), after, before, strict=True)
+    ]
+    print(f"the exported program has {' and '.join(shares)}")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from gates.networks import ARCHITECTURES, IMAGES, chain, convolution, gated, residual
+from gates.transformers_tiny import gpt2, llama
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -10,7 +11,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import nupi
 from nupi import gates
+from nupi.gates.budgets.fitting import filled, strongest
 from nupi.gates.harvesting.conditions import ALWAYS, NEVER, Conditions
+from nupi.paper.sparsity.resnet import GATED, ResNet18
 
 
 @pytest.mark.parametrize("unit", ["parameters", "flops"])
@@ -108,25 +111,22 @@ def train(model, budget, images, labels, steps=500):
 @pytest.mark.parametrize("unit", ["parameters", "flops"])
 def test_a_training_ends_within_a_point_of_its_budget_by_a_count_of_the_exported_program(unit):
     torch.manual_seed(0)
-    first, second = ((convolution(i, o), nn.BatchNorm2d(o), nn.ReLU()) for i, o in ((3, 64), (64, 96)))
-    model = nn.Sequential(*first, *second, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(96, 4))
+    model, _, names = two_convolutions()
     images = torch.randn(32, 3, 4, 4)
     labels = 2 * (images[:, 0].mean((1, 2)) > 0).long() + (images[:, 1, :2].mean((1, 2)) > 0).long()
-    gates.attach(model, ["0", "3"], droprate_init=0.05, clamp=4.6)
-    dense = counted(gates.harvest(model, images, repeats=1).model, images, unit)
+    dense = counted(model, images, unit)
+    gates.attach(model, names, droprate_init=0.05, clamp=4.6)
     budget = gates.budget(model, images, **{unit: 0.5})
     train(model, budget, images, labels)
-    assert counted(gates.harvest(model, images, repeats=1).model, images, unit) / dense == pytest.approx(
-        0.5, abs=0.01
-    )
+    small = torch.export.export(gates.harvest(model, images, repeats=1).model, (images,))
+    assert counted(small.module(), images, unit) / dense == pytest.approx(0.5, abs=0.01)
 
 
 def counted(model, images, unit):
-    program = torch.export.export(model, (images,))
     if unit == "parameters":
-        return sum(each.numel() for each in program.parameters())
-    with FlopCounterMode(display=False) as counter:
-        program.module()(images)
+        return sum(each.numel() for each in model.parameters())
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(images)
     return counter.get_total_flops()
 
 
@@ -145,6 +145,69 @@ def test_trimming_keeps_the_budget_and_closes_the_weakest():
     assert budget() <= 0
     assert before[changed].max() < before[~changed & (before > -1.5)].min()
     assert budget.trim() == 0
+
+
+def two_convolutions():
+    first, second = ((convolution(i, o), nn.BatchNorm2d(o), nn.ReLU()) for i, o in ((3, 64), (64, 96)))
+    model = nn.Sequential(*first, *second, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(96, 4))
+    return model, IMAGES, ["0", "3"]
+
+
+def small_resnet():
+    return ResNet18(16), IMAGES, GATED
+
+
+def small_gpt2():
+    return *gpt2(), None
+
+
+def small_llama():
+    return *llama(), None
+
+
+@pytest.mark.parametrize("location", [-4.0, 0.0, 4.0], ids=["below", "near", "above"])
+@pytest.mark.parametrize(("unit", "limit"), [("parameters", 0.7), ("flops", 0.5)])
+@pytest.mark.parametrize(
+    "build", [two_convolutions, small_resnet, small_gpt2, small_llama], ids=lambda build: build.__name__
+)
+def test_after_fitting_the_exported_program_is_within_a_point_below_the_budget(build, unit, limit, location):
+    torch.manual_seed(0)
+    model, example, names = build()
+    if names is None:
+        model.config.use_cache = False  # torch.export has no form for a cache
+    dense = counted(model.eval(), example, unit)
+    gates.attach_transformer(model) if names is None else gates.attach(model, names)
+    with torch.no_grad():
+        for phi in gates.gate_parameters(model):
+            phi.normal_(location, 2.0)
+    gates.budget(model, example, **{unit: limit}).fit()
+    small = torch.export.export(gates.harvest(model, example, repeats=1).model, (example,))
+    assert limit - 0.01 < counted(small.module(), example, unit) / dense <= limit + 1e-6
+
+
+def test_fitting_opens_the_strongest_first_and_changes_the_outputs_little():
+    torch.manual_seed(0)
+    model, images, names = two_convolutions()
+    gates.attach(model.eval(), names)
+    with torch.no_grad():
+        for phi in gates.gate_parameters(model):
+            phi.normal_(-2.0, 2.0)
+    before, outputs = torch.cat(list(gates.gate_parameters(model))).detach().clone(), model(images)
+    budget = gates.budget(model, images, parameters=0.9)
+    count = budget.fit()
+    changed = before != torch.cat(list(gates.gate_parameters(model)))
+    assert changed.sum() == count > 20
+    assert before[changed].min() > before[~changed & (before < -1.6)].max() - 0.1
+    torch.testing.assert_close(model(images), outputs, rtol=0.02, atol=0.02)
+    assert budget.fit() == 0
+
+
+def test_a_gate_that_is_too_large_is_passed_over_for_smaller_ones():
+    """Three gates of 50, 30 and 15 parts of 100, and a limit of 70: by order 50 alone, with the fill 50 + 15."""
+    sizes = torch.tensor([50.0, 30.0, 15.0])
+    order = torch.arange(3)
+    assert strongest(order, lambda chosen: sizes[chosen].sum() / 100, 0.7).tolist() == [0]
+    assert filled(order, lambda chosen: sizes[chosen].sum() / 100, 0.7).tolist() == [0, 2]
 
 
 def test_latency_falls_with_the_gates_and_has_a_gradient():

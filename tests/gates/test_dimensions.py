@@ -32,6 +32,39 @@ def gated_linear_unit():
     return Net(call, a=convolution(3, 12), head=convolution(6, 2)), "a"
 
 
+def split_in_halves():
+    def call(m, x):
+        y = m.a(x)
+        left, right = torch.split(y, y.size(1) // 2, dim=1)
+        return m.head(left * right.sigmoid())
+
+    return Net(call, a=convolution(3, 12), head=convolution(6, 2)), "a"
+
+
+def half_of_a_shape():
+    def call(m, x):
+        y = m.a(x)
+        left, right = y.split(y.shape[1] // 2, 1)
+        return m.head(left + right)
+
+    return Net(call, a=convolution(3, 12), head=convolution(6, 2)), "a"
+
+
+def split_by_rows():
+    def call(m, x):
+        top, bottom = m.a(x).split([3, 5], dim=-2)
+        return m.head(torch.cat([top.sum((2, 3)), bottom.mean((2, 3))], 1))
+
+    return Net(call, a=convolution(3, 8), head=nn.Linear(16, 2)), "a"
+
+
+def chunked_by_rows():
+    def call(m, x):
+        return m.head(m.a(x).chunk(3, dim=2)[2])
+
+    return Net(call, a=convolution(3, 8), head=convolution(8, 2)), "a"
+
+
 def attention_map():
     def call(m, x):
         y = m.a(x)
@@ -43,7 +76,12 @@ def attention_map():
 
 
 @pytest.mark.parametrize(
-    "build", [channels_last, to_tokens, gated_linear_unit, attention_map], ids=lambda build: build.__name__
+    "build",
+    [
+        *(channels_last, to_tokens, gated_linear_unit, attention_map),
+        *(split_in_halves, split_by_rows, chunked_by_rows, half_of_a_shape),
+    ],
+    ids=lambda build: build.__name__,
 )
 def test_closed_channels_go(build):
     torch.manual_seed(0)
@@ -75,14 +113,17 @@ def test_a_channel_that_one_half_closes_goes_from_both():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda m, x: m.head(m.a(x).chunk(3, dim=2)[0]), "equal pieces"),
+        (lambda m, x: m.head(torch.cat([m.a(x).chunk(3, 1)[0]] * 3, 1)[:, :8]), "equal pieces"),
+        (lambda m, x: m.head(torch.cat([m.a(x).split(4, 1)[1]] * 2, 1)), "its sizes are fixed"),
+        (lambda m, x: m.head(m.a(x) // 2), "only a size may be divided"),
+        (lambda m, x: m.head(m.a(x) * (m.a2(x).size(1) // 2)), r"meets mul\(\), which may read the number"),
         (lambda m, x: m.head(torch.cat(m.a(x).chunk(2, 1), 1)), r"meets cat\(\)"),
         (lambda m, x: m.head(m.a(x).softmax(dim=1)), "another dimension than the channels'"),
         (lambda m, x: m.head(m.a(x).flatten(2).softmax(2)[:, :, :64].view(len(IMAGES), 8, 8, 8)), "no room"),
     ],
 )
 def test_other_cuts_are_refused_in_words(call, words):
-    model = Net(call, a=convolution(3, 8), head=convolution(8, 2))
+    model = Net(call, a=convolution(3, 8), a2=convolution(3, 8), head=convolution(8, 2))
     gates.attach(model, "a")
     with torch.no_grad():
         model.a.gate.log_alpha[0] = -5.0

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from benchmarks.gates_pruning import markdown, table
+from benchmarks.gates_report import markdown, table
 
 ROOT = Path(__file__).parents[2]
 

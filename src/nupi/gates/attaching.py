@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from torch import nn
 
+from nupi.gates.batch_norms import GatedBatchNorm1d, GatedBatchNorm2d
 from nupi.gates.followers import NORMS, following_norms
 from nupi.gates.graph import CONTAINERS, inside_wrapper
 from nupi.gates.hard_concrete import STRETCH, TEMPERATURE, HardConcrete
@@ -16,12 +17,11 @@ from nupi.gates.layers import (
     IN_FRONT,
     PLACES,
     Gated,
-    GatedBatchNorm1d,
-    GatedBatchNorm2d,
     GatedConv1d,
     GatedConv2d,
     GatedLinear,
     Place,
+    gates_of_layer,
 )
 from nupi.gates.norms import GATED_NORMS as OTHER_NORMS
 from nupi.gates.norms import channels_of, gates_of
@@ -60,7 +60,7 @@ def attach(
         model: any model. The gates' parameters are new: give them to an optimizer (`gate_parameters`).
         names: names or patterns of convolution and linear layers, as `model.named_modules()` has them; `*`
             stands for anything, dots too: "layer*.conv1".
-        unit: a gate for each output channel, or for each weight.
+        unit: a gate for each output channel (of a grouped convolution: for each group), or for each weight.
         place: where the gates of channels sit when a batch norm follows the layer: "before" or "after" it.
         norms: layer name to the name of the batch norm that its gates go into, or to None where they stay in the
             layer. Found by tracing unless given; needed for models that `torch.fx` cannot trace, and where
@@ -93,7 +93,7 @@ def attach(
     followers = {} if unit == "weight" else following_norms(model, list(chosen), norms)
     made: dict[nn.Module, Gated] = {}
     for name, layer in chosen.items():
-        shape: Any = layer.weight.shape if unit == "weight" else layer.weight.shape[:1]
+        shape: Any = layer.weight.shape if unit == "weight" else gates_of_layer(layer)
         if follower := followers.get(name):
             shape = _gates_in_norm(model, name, follower)
         gate = HardConcrete(
@@ -194,7 +194,8 @@ def _gates_in_norm(model: nn.Module, name: str, follower: str) -> int:
             f"{follower!r} has {channels} channels, but {name!r} has {len(layer.weight)}: it is not the norm of this "
             "layer's output"
         )
-    return gates_of(norm)
+    per_channel = isinstance(norm, nn.modules.batchnorm._BatchNorm)
+    return gates_of_layer(layer) if per_channel else gates_of(norm)
 
 
 def _gated_norm(model: nn.Module, name: str, follower: str, gate: HardConcrete, place: Place) -> Gated:

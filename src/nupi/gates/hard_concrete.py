@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 TEMPERATURE = 2 / 3
 STRETCH = (-0.1, 1.1)
 INITIAL_SPREAD = 0.01
-JUST_CLOSED = 0.01
+JUST = 0.01  # how far beyond the point where a gate opens or closes it is put
 
 
 def quantile(
@@ -178,9 +178,15 @@ class HardConcrete(nn.Module):
 
     def close_(self, which: torch.Tensor) -> None:
         """Close those of these gates that are open, just so that they can open again, in place."""
-        closed = closing_location(self.temperature, self.stretch) - JUST_CLOSED
+        closed = closing_location(self.temperature, self.stretch) - JUST
         with torch.no_grad():
             self.log_alpha.masked_fill_(which & self.is_open(), closed)
+
+    def open_(self, which: torch.Tensor) -> None:
+        """Open those of these gates that are closed, just so, in place."""
+        opened = closing_location(self.temperature, self.stretch) + JUST
+        with torch.no_grad():
+            self.log_alpha.masked_fill_(which & ~self.is_open(), opened)
 
     def clamp_(self) -> None:
         """Bring `log_alpha` back into its range, in place."""

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from nupi.gates.hard_concrete import HardConcrete  # noqa: TC001 - the example below uses it
-from nupi.gates.layers import PLACES, Gated, Place
+from nupi.gates.layers import PLACES, Gated, Place, spread
 
 OVER_OPEN = "mean_over_open_channels"  # marks a plain norm that comes from a gated one
 
@@ -88,7 +88,7 @@ class GatedGroupNorm(GatedNorm, nn.GroupNorm):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - torch's name
         """The norm, gated by groups."""
-        z = self.gate().repeat_interleave(self.num_channels // self.num_groups)
+        z = spread(self.gate(), self.num_channels)
         z = z.to(input.dtype).view(-1, *[1] * (input.dim() - 2))
         if self.place == "before":
             return torch.where(z > 0, super().forward(input * z), 0.0)

@@ -5,6 +5,8 @@ budget = nupi.gates.budget(model, example, flops=0.5)      # half the FLOPs, of 
 violations = {"flops": budget()}
 lagrangian.ascend(dual, violations)                         # the multiplier sees the size at test time
 lagrangian(loss, violations).backward()                     # the model gets the gradient of the expected size
+...
+budget.fit()                                                # from near the budget to on it, before the harvest
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from torch import nn
 
 from nupi.gates.budgets.blocks import block_network
 from nupi.gates.budgets.counting import Count
+from nupi.gates.budgets.fitting import filled, strongest
 from nupi.gates.budgets.latency import timed
 from nupi.gates.budgets.parts import flops_of, network
 from nupi.gates.densities import gated_layers
@@ -67,33 +70,49 @@ class Budget:
         """The share of the network that a harvest would leave now: that of the gates open at test time."""
         return self._share(torch.cat([gate.is_open() for gate in self._gates]).to(torch.get_default_dtype()))
 
-    @torch.no_grad()
+    def fit(self) -> int:
+        """Open and close gates until the budget is kept and used up at test time, and say how many changed.
+
+        Training ends near the budget, not on it. Call this before the harvest: the gates nearest to the point where
+        they close make up the difference. What is left ends within 0.1 points below the limit, or within the size of
+        the smallest gate if that is more. A gate that is opened is just open, so the outputs hardly change; it is worth
+        something once the harvested network is trained on.
+        """
+        return self._leave(filled, opening=True)
+
     def trim(self) -> int:
         """Close the weakest open gates until the budget is kept at test time, and say how many they were.
 
-        Training ends near the budget, not on it. Call this before the harvest if the budget is a hard limit.
+        As `fit`, but nothing is opened: for a network that may end below its budget (`Inequality`).
         """
+        return self._leave(strongest, opening=False)
+
+    @torch.no_grad()
+    def _leave(self, choose: Callable[..., torch.Tensor], *, opening: bool) -> int:
+        """Leave the gates open that are chosen, from the strongest on, among all or among those that are open."""
         margins = torch.cat([gate.margin() for gate in self._gates])
-        weakest = margins[margins > 0].sort().values
-        low, high = 0, len(weakest)  # how many to close: the size falls with their number
-        while low < high:
-            middle = (low + high) // 2
-            fits = self._share((margins > _cut(weakest, middle)).double()) <= self.limit
-            low, high = (low, middle) if fits else (middle + 1, high)
-        for gate in self._gates:
-            gate.close_(gate.margin() <= _cut(weakest, low))
-        return low
+        order = margins.argsort(descending=True, stable=True)
+        if not opening:
+            order = order[margins[order] > 0]
+        stays = self._mask(choose(order, lambda chosen: self._share(self._mask(chosen).double()), self.limit))
+        for gate, part in zip(
+            self._gates, stays.split([len(gate.log_alpha) for gate in self._gates]), strict=True
+        ):
+            gate.close_(~part)
+            gate.open_(part)
+        return int((stays != (margins > 0)).sum())
+
+    def _mask(self, chosen: torch.Tensor) -> torch.Tensor:
+        count = sum(len(gate.log_alpha) for gate in self._gates)
+        mask = torch.zeros(count, dtype=torch.bool, device=chosen.device)
+        mask[chosen] = True
+        return mask
 
     def __repr__(self) -> str:
         return (
             f"Budget({self.unit}={self.limit:g}: {self.realised().item():.3f} at test time, "
             f"{self.expected().item():.3f} expected, at least {self.smallest:.3f})"
         )
-
-
-def _cut(weakest: torch.Tensor, count: int) -> float:
-    """The margin up to which `count` of the open gates are to be closed."""
-    return 0.0 if count == 0 else float(weakest[count - 1])
 
 
 def budget(

@@ -17,6 +17,7 @@ from nupi.gates.budgets.counting import Widths
 from nupi.gates.budgets.parts import call_shapes
 from nupi.gates.graph import unchanged
 from nupi.gates.harvesting.narrow import narrow_layer
+from nupi.gates.harvesting.rules import LAYER_NORMS
 from nupi.gates.layers import is_conv1d
 
 if TYPE_CHECKING:
@@ -99,18 +100,25 @@ def _table(layer: nn.Module, part: Part, given: torch.Size) -> torch.Tensor:
 def _narrow_seconds(
     layer: nn.Module, part: Part, given: torch.Size, share_in: float, share_out: float, *, pairwise: bool
 ) -> float:
-    full_in = len(part.incoming) if pairwise else len(part.outgoing)
-    incoming, outgoing = _first(full_in, share_in), _first(len(part.outgoing), share_out)
+    is_last = isinstance(layer, (nn.Linear, *LAYER_NORMS)) or is_conv1d(layer)
+    dim, groups = len(given) - 1 if is_last else 1, _groups(layer)
+    incoming, outgoing = _first(given[dim], share_in, groups), _first(len(part.outgoing), share_out, groups)
     small = copy.deepcopy(layer)
     narrow_layer(small, outgoing, incoming if pairwise else None)
-    dim = len(given) - 1 if isinstance(layer, nn.Linear) or is_conv1d(layer) else 1
     sizes = [*given[:dim], int(incoming.sum()), *given[dim + 1 :]]
     any_parameter = next(iter(small.parameters()))
     return _seconds(small, (torch.randn(sizes, device=any_parameter.device, dtype=any_parameter.dtype),))
 
 
-def _first(count: int, share: float) -> torch.Tensor:
-    return torch.arange(count) < max(1, round(share * count))
+def _groups(layer: nn.Module) -> int:
+    """How many groups a layer's channels are in that go as a whole; 1 if they go one by one."""
+    return layer.num_groups if isinstance(layer, nn.GroupNorm) else int(getattr(layer, "groups", 1))
+
+
+def _first(count: int, share: float, groups: int) -> torch.Tensor:
+    """The first channels, about this share of them, and whole groups if there are any."""
+    size = count // groups if groups > 1 else 1
+    return torch.arange(count) < size * max(1, round(share * count / size))
 
 
 @torch.no_grad()

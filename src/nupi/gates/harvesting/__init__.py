@@ -22,8 +22,9 @@ from torch import nn  # noqa: TC002 - the example below uses it
 from nupi.gates.densities import gated_layers
 from nupi.gates.graph import UntraceableError, trace, unchanged
 from nupi.gates.harvesting.bake import bake
+from nupi.gates.harvesting.channels import LAST
 from nupi.gates.harvesting.checks import HarvestError, check_model, copied, difference, outputs
-from nupi.gates.harvesting.flow import LAST, Walk
+from nupi.gates.harvesting.flow import Walk
 from nupi.gates.harvesting.footprint import Footprint, measure
 from nupi.gates.harvesting.narrow import narrow
 from nupi.gates.transformer.blocks import blocks

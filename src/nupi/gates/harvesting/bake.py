@@ -7,16 +7,16 @@ from typing import Any
 import torch
 from torch import nn
 
+from nupi.gates.batch_norms import GatedBatchNorm1d, GatedBatchNorm2d
 from nupi.gates.harvesting.checks import HarvestError
 from nupi.gates.layers import (
     IN_FRONT,
     Gated,
-    GatedBatchNorm1d,
-    GatedBatchNorm2d,
     GatedConv1d,
     GatedConv2d,
     GatedLinear,
     gated_weight,
+    spread,
 )
 from nupi.gates.norms import GATED_NORMS, OVER_OPEN, GatedNorm, channels_of
 from nupi.gates.transformer.layers import GatedInput
@@ -71,7 +71,7 @@ def _gated_norm(
             "a norm without running statistics gives other outputs for other batches, so a gate cannot become "
             "part of its weights; build it with track_running_stats=True"
         )
-    z = z.to(variance.dtype)
+    z = spread(z, len(variance)).to(variance.dtype)
     weight = torch.ones_like(variance) if layer.weight is None else layer.weight
     bias = torch.zeros_like(variance) if layer.bias is None else layer.bias
     if layer.place == "after":
@@ -92,7 +92,7 @@ def _plain_norm(layer: GatedNorm, z: torch.Tensor) -> nn.Module:
             "weights; attach them with place='after'"
         )
     channels = channels_of(layer)
-    z = z.repeat_interleave(channels // len(z))
+    z = spread(z, channels)
     weight, bias = (layer._parameters.get(name) for name in ("weight", "bias"))
     scale = z.to(weight.dtype if weight is not None else torch.get_default_dtype())
     tensors = {"weight": scale if weight is None else weight * scale}

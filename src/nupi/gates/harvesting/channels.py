@@ -13,6 +13,8 @@ import torch
 
 from nupi.gates.harvesting.conditions import ALWAYS, NEVER, Conditions
 
+LAST = "is the last one of its layer"
+
 
 @dataclass(frozen=True)
 class Flow:
@@ -40,7 +42,13 @@ class Flow:
 
 
 class Pieces(tuple[Flow, ...]):
-    """The parts that a tensor is cut into along its channels."""
+    """The parts that a tensor is cut into."""
+
+    __slots__ = ()
+
+
+class Portion(tuple[Flow, ...]):
+    """A number of channels, divided: the channels, as often as they are divided by."""
 
     __slots__ = ()
 
@@ -53,6 +61,7 @@ class Channels:
         self._parent: list[int] = []
         self._needed: dict[int, int] = {}  # the condition under which a channel must stay
         self._reason: dict[int, str] = {}
+        self._tied: dict[int, str] = {}  # the layer that has a channel in a group
 
     def new(self, count: int) -> torch.Tensor:
         """Numbers for `count` new channels."""
@@ -69,6 +78,13 @@ class Channels:
                 if b in self._needed:
                     self._keep(a, self._needed.pop(b), self._reason.pop(b))
 
+    def tie(self, groups: torch.Tensor, layer: str) -> None:
+        """Make the channels of each row one, since this layer has them in a group."""
+        for other in groups[:, 1:].T:
+            self.unite(groups[:, 0], other)
+            self._tied.update(dict.fromkeys(other.tolist(), layer))
+            self._tied.update(dict.fromkeys(groups[:, 0].tolist(), layer))
+
     def keep(self, numbers: torch.Tensor, reason: str, alive: torch.Tensor | None = None) -> None:
         """Note that these channels must stay, or must stay where these conditions are met."""
         conditions = [ALWAYS] * len(numbers) if alive is None else alive.tolist()
@@ -78,7 +94,10 @@ class Channels:
 
     def reason(self, number: int) -> str | None:
         """Why this channel must stay, if it must."""
-        return self._reason.get(self._root(number))
+        reason, layer = self._reason.get(self._root(number)), self._tied.get(number)
+        if layer is None or reason in (None, LAST):
+            return reason
+        return f"is in a group of {layer!r}, which stays or goes as a whole, and one of the group {reason}"
 
     def needed(self, numbers: torch.Tensor) -> torch.Tensor:
         """The conditions under which these channels must stay."""

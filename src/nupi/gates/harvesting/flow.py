@@ -12,14 +12,13 @@ import torch
 from torch import fx, nn
 
 from nupi.gates.graph import shape_of
-from nupi.gates.harvesting.channels import Channels, Flow
+from nupi.gates.harvesting.channels import LAST, Channels, Flow
 from nupi.gates.harvesting.conditions import ALWAYS
-from nupi.gates.harvesting.rules import NARROWED, RESHAPES, RULES, SIZES, NotCoveredError
+from nupi.gates.harvesting.rules import NARROWED, RESHAPES, RULES, SIZES, SPLITS, NotCoveredError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-LAST = "is the last one of its layer"
 # What a class may define and still compute what the class it comes from does.
 CONSTRUCTION = {"__init__", "extra_repr", "reset_parameters", "__module__", "__doc__", "__annotations__"}
 CONSTRUCTION |= {"__firstlineno__", "__static_attributes__"}  # from Python 3.13 on
@@ -137,7 +136,8 @@ class Walk:
     def _misreads_size(self, node: fx.Node, kind: Any) -> bool:
         """Whether a number of channels goes where no rule looks for it."""
         read = {source for source in node.all_input_nodes if source in self.sizes}
-        return bool(read) and kind not in RESHAPES and not (kind in SIZES and read == {self.first(node)})
+        looked_for = kind in RESHAPES or kind in SPLITS or (kind in SIZES and read == {self.first(node)})
+        return bool(read) and not looked_for
 
     def _stop(self, node: fx.Node, reason: str) -> None:
         """Keep all channels that come in, or whose number does."""

@@ -61,11 +61,11 @@ def _incoming(walk: Walk, node: fx.Node) -> torch.Tensor | None:
 def _narrow_convolution(
     conv: nn.Conv1d | nn.Conv2d | nn.Conv3d, outgoing: torch.Tensor | None, incoming: torch.Tensor | None
 ) -> None:
-    depthwise = conv.groups > 1
-    _select(conv, "weight", outgoing, None if depthwise else incoming)
+    grouped, before = conv.groups > 1, conv.out_channels
+    _select(conv, "weight", outgoing, None if grouped else incoming)
     _select(conv, "bias", outgoing)
     conv.out_channels = len(conv.weight)
-    conv.groups = conv.out_channels if depthwise else 1
+    conv.groups = conv.groups * conv.out_channels // before if grouped else 1  # groups go as a whole
     conv.in_channels = conv.weight.shape[1] * conv.groups
 
 
@@ -77,9 +77,18 @@ def _narrow_norm(norm: nn.LayerNorm | nn.RMSNorm | nn.GroupNorm, outgoing: torch
     if isinstance(norm, nn.GroupNorm):
         norm.num_groups = norm.num_groups * left // norm.num_channels
         norm.num_channels = left
-    else:
-        norm.normalized_shape = (left,)
-        norm.__dict__.pop(OVER_OPEN, None)  # from here on it is a norm like any other
+        return
+    if OVER_OPEN not in norm.__dict__ and isinstance(norm, nn.RMSNorm):
+        _rescale(norm, norm.normalized_shape[0] / left)
+    norm.normalized_shape = (left,)
+    norm.__dict__.pop(OVER_OPEN, None)  # from here on it is a norm like any other
+
+
+def _rescale(norm: nn.RMSNorm, ratio: float) -> None:
+    """Make up for zeros that no longer count in the mean; `ratio` is the channels that were, over those that are."""
+    norm.eps = (torch.finfo(norm.weight.dtype).eps if norm.eps is None else norm.eps) * ratio
+    with torch.no_grad():
+        norm.weight.mul_(ratio**0.5)
 
 
 def _select(

@@ -8,7 +8,7 @@ from nupi.gates.harvesting.rules.common import NotCoveredError
 from nupi.gates.harvesting.rules.elementwise import ELEMENTWISE, ZERO_TO_ZERO
 from nupi.gates.harvesting.rules.joins import JOINS
 from nupi.gates.harvesting.rules.layers import BATCH_NORMS, CONVOLUTIONS, LAYER_NORMS, LAYERS, NARROWED
-from nupi.gates.harvesting.rules.sizes import SIZES
+from nupi.gates.harvesting.rules.sizes import SIZES, SPLITS
 from nupi.gates.harvesting.rules.space import POOLS, RESHAPES, SPACE
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ __all__ = [
     "RESHAPES",
     "RULES",
     "SIZES",
+    "SPLITS",
     "ZERO_TO_ZERO",
     "NotCoveredError",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nupi.gates.graph import shape_of
@@ -20,6 +21,17 @@ Rule: TypeAlias = "Callable[[Walk, fx.Node, Any], Flow | None]"
 
 class NotCoveredError(Exception):
     """This use of a known layer or operation is not covered."""
+
+
+def of_followed(rule: Callable[[Walk, fx.Node, Any, Flow], Flow | None]) -> Rule:
+    """A rule about the channels that come in, which also gets these; where they are not followed it says nothing."""
+
+    @functools.wraps(rule)
+    def about_source(walk: Walk, node: fx.Node, module: Any) -> Flow | None:
+        source = walk.source(node)
+        return None if source is None else rule(walk, node, module, source)
+
+    return about_source
 
 
 def argument(node: fx.Node, position: int, name: str, default: Any) -> Any:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from nupi.gates.harvesting.rules.common import NotCoveredError, Rule, argument, is_number, shape
+from nupi.gates.harvesting.rules.common import NotCoveredError, Rule, argument, is_number, of_followed, shape
 
 if TYPE_CHECKING:
     from torch import fx
@@ -39,14 +39,14 @@ POWERS: set[Any] = {operator.pow, torch.pow, "pow"}
 CLAMPS: set[Any] = {torch.clamp, "clamp", functional.hardtanh}
 
 
-def _zero_to_zero(walk: Walk, node: fx.Node, _: Any) -> Flow | None:
-    source = walk.source(node)
-    return None if source is None else source.but(shape(node))
+@of_followed
+def _zero_to_zero(_walk: Walk, node: fx.Node, _: Any, source: Flow) -> Flow | None:
+    return source.but(shape(node))
 
 
-def _lights_up(walk: Walk, node: fx.Node, _: Any) -> Flow | None:
-    source = walk.source(node)
-    return None if source is None else source.always_alive(shape(node))
+@of_followed
+def _lights_up(_walk: Walk, node: fx.Node, _: Any, source: Flow) -> Flow | None:
+    return source.always_alive(shape(node))
 
 
 def _power(walk: Walk, node: fx.Node, _: Any) -> Flow | None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
-from nupi.gates.harvesting.rules.common import NotCoveredError, Rule, shape
+from nupi.gates.harvesting.channels import Flow
+from nupi.gates.harvesting.rules.common import NotCoveredError, Rule, of_followed, shape
 from nupi.gates.norms import OVER_OPEN
 
 if TYPE_CHECKING:
-    import torch
     from torch import fx
 
-    from nupi.gates.harvesting.channels import Flow
     from nupi.gates.harvesting.flow import Walk
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -26,21 +26,38 @@ def _convolution(walk: Walk, node: fx.Node, conv: Any) -> Flow | None:
     source = walk.source(node)
     if len(shape(node)) != conv.weight.dim():
         raise NotCoveredError("its input has no batch dimension")
-    if source is not None and conv.groups == conv.in_channels == conv.out_channels and conv.groups > 1:
-        if source.dim != 1:
-            raise NotCoveredError("its channels are not in dimension 1")
-        conditions = walk.channels.conditions
-        alive = conditions.every(source.alive, walk.alive(node, conv.weight))
-        if conv.bias is not None:
-            alive = conditions.some(alive, walk.alive(node, conv.bias))
-        return source.but(shape(node), alive)
+    if source is not None and source.dim != 1:
+        raise NotCoveredError("its channels are not in dimension 1")
     if conv.groups > 1:
-        raise NotCoveredError("groups of channels cannot be narrowed one by one")
+        return _grouped_convolution(walk, node, conv, source)
     if source is not None:
-        if source.dim != 1:
-            raise NotCoveredError("its channels are not in dimension 1")
         walk.use(source, node)
     return walk.start(node, 1, conv.weight, conv.bias)
+
+
+def _grouped_convolution(walk: Walk, node: fx.Node, conv: Any, source: Flow | None) -> Flow:
+    """What goes into a group and what comes out of it stay or go together; a depthwise group is one channel of each."""
+    if source is None:
+        raise NotCoveredError("its groups go with the channels that come in, which are not followed")
+    conditions, numbers = walk.channels.conditions, source.numbers
+    if not conv.groups == conv.in_channels == conv.out_channels:
+        numbers = walk.channels.new(conv.out_channels)
+        groups = [each.view(conv.groups, -1) for each in (source.numbers, numbers)]
+        walk.channels.tie(torch.cat(groups, 1), str(node.target))
+    alive = _some_of_group(walk, source.alive.view(conv.groups, -1))
+    alive = alive.repeat_interleave(conv.out_channels // conv.groups)
+    alive = conditions.every(alive, walk.alive(node, conv.weight))
+    if conv.bias is not None:
+        alive = conditions.some(alive, walk.alive(node, conv.bias))
+    return Flow(numbers, alive, 1, shape(node))
+
+
+def _some_of_group(walk: Walk, alive: torch.Tensor) -> torch.Tensor:
+    """When one of the channels of each row is alive."""
+    found = alive[:, 0]
+    for other in alive[:, 1:].T:
+        found = walk.channels.conditions.some(found, other)
+    return found
 
 
 def _linear(walk: Walk, node: fx.Node, linear: Any) -> Flow | None:
@@ -52,10 +69,8 @@ def _linear(walk: Walk, node: fx.Node, linear: Any) -> Flow | None:
     return walk.start(node, len(shape(node)) - 1, linear.weight, linear.bias)
 
 
-def _batch_norm(walk: Walk, node: fx.Node, norm: Any) -> Flow | None:
-    source = walk.source(node)
-    if source is None:
-        return None
+@of_followed
+def _batch_norm(walk: Walk, node: fx.Node, norm: Any, source: Flow) -> Flow | None:
     if source.dim != 1:
         raise NotCoveredError("its channels are not in dimension 1")
     if norm.weight is None:
@@ -63,33 +78,37 @@ def _batch_norm(walk: Walk, node: fx.Node, norm: Any) -> Flow | None:
     return source.but(shape(node), _affine(walk, node, norm))
 
 
-def _layer_norm(walk: Walk, node: fx.Node, norm: Any) -> Flow | None:
-    """A norm over the channels: closed ones may go only if its mean was over the open ones."""
-    source = walk.source(node)
-    if source is None:
-        return None
+@of_followed
+def _layer_norm(walk: Walk, node: fx.Node, norm: Any, source: Flow) -> Flow | None:
+    """A norm over the channels: closed ones may go if its mean was over the open ones, or if it can be rescaled.
+
+    An RMS norm without gates over N channels, of which N - n are zero, is one over n with another scale and epsilon:
+    x w / sqrt(S / N + e) = x w sqrt(N / n) / sqrt(S / n + e N / n), where S is the sum of squares.
+    """
     if source.dim != len(source.shape) - 1 or len(norm.normalized_shape) != 1:
         raise NotCoveredError("it acts on another dimension than the channels'")
-    if OVER_OPEN not in norm.__dict__:
-        raise NotCoveredError("it takes its mean over all channels, closed ones too; put the gates into it")
-    return source.but(shape(node), _affine(walk, node, norm))
+    if OVER_OPEN in norm.__dict__:
+        return source.but(shape(node), _affine(walk, node, norm))
+    if isinstance(norm, nn.LayerNorm) or norm.weight is None:
+        why = "has no weight to make up for closed ones" if isinstance(norm, nn.RMSNorm) else "subtracts it"
+        raise NotCoveredError(
+            f"it takes its mean over all channels, closed ones too, and {why}; put the gates into it"
+        )
+    walk.use(source, node)  # what is not zero counts in its mean
+    return source.but(
+        shape(node), walk.channels.conditions.every(source.alive, walk.alive(node, norm.weight))
+    )
 
 
-def _group_norm(walk: Walk, node: fx.Node, norm: Any) -> Flow | None:
+@of_followed
+def _group_norm(walk: Walk, node: fx.Node, norm: Any, source: Flow) -> Flow | None:
     """A norm over groups of channels: these stay or go as a whole."""
-    source = walk.source(node)
-    if source is None:
-        return None
     if source.dim != 1:
         raise NotCoveredError("its channels are not in dimension 1")
     groups = source.numbers.view(norm.num_groups, -1)
-    for position in range(1, groups.shape[1]):
-        walk.channels.unite(groups[:, 0], groups[:, position])
+    walk.channels.tie(groups, str(node.target))
     if norm.weight is None:  # zeros give zero
-        every_first = source.alive.view(norm.num_groups, -1)
-        alive = every_first[:, 0]
-        for position in range(1, groups.shape[1]):
-            alive = walk.channels.conditions.some(alive, every_first[:, position])
+        alive = _some_of_group(walk, source.alive.view(norm.num_groups, -1))
         return source.but(shape(node), alive.repeat_interleave(groups.shape[1]))
     return source.but(shape(node), _affine(walk, node, norm))
 

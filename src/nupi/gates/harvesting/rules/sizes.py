@@ -6,17 +6,17 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import fx
 
-from nupi.gates.harvesting.channels import Flow, Pieces
-from nupi.gates.harvesting.rules.common import NotCoveredError, Rule, argument
+from nupi.gates.harvesting.channels import Flow, Pieces, Portion
+from nupi.gates.harvesting.rules.common import NotCoveredError, Rule, argument, of_followed
 from nupi.gates.harvesting.rules.space import index
 
 if TYPE_CHECKING:
-    from torch import fx
-
     from nupi.gates.harvesting.flow import Walk
 
 HARMLESS = ("dtype", "device", "ndim")
+SPLITS: set[Any] = {torch.split, "split"}
 
 
 def _size(walk: Walk, node: fx.Node, _: Any) -> None:
@@ -54,15 +54,59 @@ def _note(walk: Walk, node: fx.Node, whole: tuple[Flow | None, ...], asked: Any)
         walk.sizes[node] = part
 
 
-def _chunk(walk: Walk, node: fx.Node, _: Any) -> None:
-    """Equal pieces, which stay equal if a channel stays or goes in all of them."""
-    source = walk.source(node)
-    if source is None:
+def _divided(walk: Walk, node: fx.Node, _: Any) -> None:
+    """A size over a number, as in y.split(y.size(1) // 2, 1)."""
+    whole, count = walk.sizes.get(walk.first(node)), argument(node, 1, "other", None)
+    if whole is None and walk.first(node) not in walk.flows:
         return
+    if not isinstance(whole, Flow) or type(count) is not int or count < 1:
+        raise NotCoveredError("only a size may be divided, and only by a number")
+    walk.sizes[node] = Portion((whole,) * count)
+
+
+@of_followed
+def _chunk(walk: Walk, node: fx.Node, _: Any, source: Flow) -> None:
     count, dim = argument(node, 1, "chunks", None), argument(node, 2, "dim", 0)
-    if not isinstance(count, int) or not isinstance(dim, int):
+    if type(count) is not int or not isinstance(dim, int):
         raise NotCoveredError("its number of pieces and its dimension must be numbers")
-    if dim % len(source.shape) != source.dim or len(source.numbers) % count:
+    if dim % len(source.shape) == source.dim:
+        _cut_channels(walk, node, source, count)
+    else:
+        _cut_elsewhere(walk, node, source, torch.empty(source.shape, device="meta").chunk(count, dim))
+
+
+@of_followed
+def _split(walk: Walk, node: fx.Node, _: Any, source: Flow) -> None:
+    name = "split_size" if node.op == "call_method" else "split_size_or_sections"
+    size, dim = argument(node, 1, name, None), argument(node, 2, "dim", 0)
+    portion = walk.sizes.get(size) if isinstance(size, fx.Node) else None
+    if not isinstance(dim, int):
+        raise NotCoveredError("its dimension must be a number")
+    if dim % len(source.shape) != source.dim:
+        if isinstance(size, fx.Node) or not all(type(each) is int for each in _listed(size)):
+            raise NotCoveredError("its sizes must be numbers")
+        _cut_elsewhere(walk, node, source, torch.empty(source.shape, device="meta").split(size, dim))
+    elif isinstance(portion, Portion) and len(portion[0].numbers) == len(source.numbers):
+        walk.channels.unite(source.numbers, portion[0].numbers)
+        _cut_channels(walk, node, source, len(portion))
+    else:
+        raise NotCoveredError(
+            "its sizes are fixed, so fewer channels do not fit; use chunk(2, 1), or split(y.size(1) // 2, 1)"
+        )
+
+
+def _listed(size: Any) -> tuple[Any, ...]:
+    return tuple(size) if isinstance(size, tuple | list) else (size,)
+
+
+def _cut_elsewhere(walk: Walk, node: fx.Node, source: Flow, pieces: tuple[torch.Tensor, ...]) -> None:
+    """Pieces along another dimension than the channels', which have all of the channels."""
+    walk.sizes[node] = Pieces(source.but(piece.shape) for piece in pieces)
+
+
+def _cut_channels(walk: Walk, node: fx.Node, source: Flow, count: int) -> None:
+    """Equal pieces, which stay equal if a channel stays or goes in all of them."""
+    if len(source.numbers) % count:
         raise NotCoveredError("it must cut the channels into equal pieces")
     numbers, alive = source.numbers.view(count, -1), source.alive.view(count, -1)
     for piece in numbers[1:]:
@@ -79,6 +123,8 @@ SIZES: dict[Any, Rule] = {
     getattr: _size,
     "dim": _size,
     operator.getitem: _item,
+    operator.floordiv: _divided,
     torch.chunk: _chunk,
     "chunk": _chunk,
+    **dict.fromkeys(SPLITS, _split),
 }

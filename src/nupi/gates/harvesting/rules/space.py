@@ -11,7 +11,7 @@ from torch import fx, nn
 from torch.nn import functional
 
 from nupi.gates.harvesting.channels import Flow
-from nupi.gates.harvesting.rules.common import NotCoveredError, Rule, argument, arguments, shape
+from nupi.gates.harvesting.rules.common import NotCoveredError, Rule, argument, arguments, of_followed, shape
 
 if TYPE_CHECKING:
     from nupi.gates.harvesting.flow import Walk
@@ -34,10 +34,8 @@ PERMUTATIONS: set[Any] = {"permute", torch.permute}
 NOT_SECOND = "its channels are not in dimension 1"
 
 
-def _pool(walk: Walk, node: fx.Node, module: Any) -> Flow | None:
-    source = walk.source(node)
-    if source is None:
-        return None
+@of_followed
+def _pool(_walk: Walk, node: fx.Node, module: Any, source: Flow) -> Flow | None:
     name = type(module).__name__ if module is not None else getattr(node.target, "__name__", "")
     meant = [2 + int(letter) for letter in name if letter.isdigit()]  # a 2d pool without batch would take 3
     if source.dim != 1 or (meant and meant != [len(source.shape)]):
@@ -45,10 +43,8 @@ def _pool(walk: Walk, node: fx.Node, module: Any) -> Flow | None:
     return source.but(shape(node))
 
 
-def _pad(walk: Walk, node: fx.Node, _: Any) -> Flow | None:
-    source = walk.source(node)
-    if source is None:
-        return None
+@of_followed
+def _pad(_walk: Walk, node: fx.Node, _: Any, source: Flow) -> Flow | None:
     widths = argument(node, 1, "pad", None)
     if not isinstance(widths, tuple | list) or len(widths) // 2 >= len(source.shape) - source.dim:
         raise NotCoveredError("it must pad behind the channels")
@@ -57,10 +53,8 @@ def _pad(walk: Walk, node: fx.Node, _: Any) -> Flow | None:
     return source.but(shape(node))
 
 
-def _reduction(walk: Walk, node: fx.Node, _: Any) -> Flow | None:
-    source = walk.source(node)
-    if source is None:
-        return None
+@of_followed
+def _reduction(_walk: Walk, node: fx.Node, _: Any, source: Flow) -> Flow | None:
     dims = argument(node, 1, "dim", None)
     reduced = dims if isinstance(dims, tuple | list) else [dims]
     if not reduced or any(not isinstance(d, int) or d % len(source.shape) == source.dim for d in reduced):
@@ -69,10 +63,8 @@ def _reduction(walk: Walk, node: fx.Node, _: Any) -> Flow | None:
     return replace(source.but(shape(node)), dim=source.dim - gone)
 
 
-def _flatten(walk: Walk, node: fx.Node, module: Any) -> Flow | None:
-    source = walk.source(node)
-    if source is None:
-        return None
+@of_followed
+def _flatten(_walk: Walk, node: fx.Node, module: Any, source: Flow) -> Flow | None:
     if module is not None:
         first, last = module.start_dim, module.end_dim
     else:
@@ -84,10 +76,8 @@ def _flatten(walk: Walk, node: fx.Node, module: Any) -> Flow | None:
     return _flat(node, source)
 
 
-def _reshape(walk: Walk, node: fx.Node, _: Any) -> Flow | None:
-    source = walk.source(node)
-    if source is None:
-        return None
+@of_followed
+def _reshape(walk: Walk, node: fx.Node, _: Any, source: Flow) -> Flow | None:
     sizes, new, here = arguments(node, "shape"), shape(node), source.dim
     elsewhere = [size for place, size in enumerate(sizes) if place != here and isinstance(size, fx.Node)]
     if any(size in walk.sizes for size in elsewhere):
@@ -113,10 +103,8 @@ def _flat(node: fx.Node, source: Flow) -> Flow:
     )
 
 
-def _squeeze(walk: Walk, node: fx.Node, _: Any) -> Flow | None:
-    source = walk.source(node)
-    if source is None:
-        return None
+@of_followed
+def _squeeze(_walk: Walk, node: fx.Node, _: Any, source: Flow) -> Flow | None:
     longest = max(len(source.shape), len(shape(node)))
     dims = arguments(node, "dim")
     if not dims or any(not isinstance(d, int) or d % longest <= source.dim for d in dims):
@@ -124,11 +112,9 @@ def _squeeze(walk: Walk, node: fx.Node, _: Any) -> Flow | None:
     return source.but(shape(node))
 
 
-def _transpose(walk: Walk, node: fx.Node, _: Any) -> Flow | None:
+@of_followed
+def _transpose(_walk: Walk, node: fx.Node, _: Any, source: Flow) -> Flow | None:
     """The channels go where their dimension goes."""
-    source = walk.source(node)
-    if source is None:
-        return None
     count = len(source.shape)
     order = list(range(count))
     if node.target in PERMUTATIONS:
@@ -143,22 +129,18 @@ def _transpose(walk: Walk, node: fx.Node, _: Any) -> Flow | None:
     return replace(source.but(shape(node)), dim=order.index(source.dim))
 
 
-def _softmax(walk: Walk, node: fx.Node, module: Any) -> Flow | None:
+@of_followed
+def _softmax(_walk: Walk, node: fx.Node, module: Any, source: Flow) -> Flow | None:
     """Over another dimension than the channels', where zeros give equal shares and not zero."""
-    source = walk.source(node)
-    if source is None:
-        return None
     dim = module.dim if module is not None else argument(node, 1, "dim", None)
     if not isinstance(dim, int) or dim % len(source.shape) == source.dim:
         raise NotCoveredError("it must be over another dimension than the channels'")
     return source.always_alive(shape(node))
 
 
-def index(walk: Walk, node: fx.Node, _: Any) -> Flow | None:
+@of_followed
+def index(_walk: Walk, node: fx.Node, _: Any, source: Flow) -> Flow | None:
     """Numbers, slices and None in brackets, which take all of the channels."""
-    source = walk.source(node)
-    if source is None:
-        return None
     asked = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
     old = 0  # the dimension that the next entry is about
     left: list[int | None] = []  # where the dimensions of the result come from, None for new ones

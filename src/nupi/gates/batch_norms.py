@@ -1,0 +1,113 @@
+"""Batch norms with hard-concrete gates, which a closed gate's channel cannot leak through.
+
+A norm behind a closed gate would light the channel up again (its bias leaks) and would count the zeros into its running
+statistics. So the gates of a layer that a batch norm follows sit in the norm. With z the gate of a channel and x what
+the layer gives:
+
+    place="before"    y = [z > 0] norm(z x)     as if the layer's weights were gated
+    place="after"     y = z norm(x)             the norm cannot cancel the gate's scale, so it learns faster
+
+In both, a channel with z = 0 gives exactly zero and leaves the running statistics alone.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from nupi.gates.hard_concrete import HardConcrete  # noqa: TC001 - part of the signature
+from nupi.gates.layers import PLACES, Gated, Place, spread
+
+
+class _GatedBatchNorm(Gated, _BatchNorm):
+    """What the gated batch norms share."""
+
+    momentum: float | None
+    open_batches: torch.Tensor
+
+    def __init__(
+        self, norm: _BatchNorm, gate: HardConcrete, *, place: Place = "after", parameters_per_gate: int = 1
+    ) -> None:
+        if place not in PLACES:
+            raise ValueError(f"place={place!r} must be one of {', '.join(map(repr, PLACES))}")
+        if len(gate.shape) != 1 or norm.num_features % gate.shape[0]:
+            raise ValueError(
+                f"gate has shape {tuple(gate.shape)}, but the norm has {norm.num_features} channels; "
+                f"build it as HardConcrete({norm.num_features})"
+            )
+        if norm.momentum is None:
+            raise ValueError(
+                "norm.momentum is None, a plain average over batches, which would count those that a channel "
+                "was closed in; give the norm a momentum, for example 0.1"
+            )
+        self._take_over(norm, gate)
+        self.place: Place = place
+        self.parameters_per_gate = parameters_per_gate
+        counts = torch.zeros(norm.num_features, dtype=torch.long, device=gate.log_alpha.device)
+        self.register_buffer("open_batches", counts, persistent=False)
+
+    def all_parameters(self) -> int:
+        """As `gated_parameters`: they are those of the layer in front, whose every parameter is some channel's."""
+        return self.gated_parameters()
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - torch's name
+        """The norm, gated."""
+        self._check_input_dim(input)  # type: ignore[no-untyped-call]
+        z = spread(self.gate(), self.num_features)
+        if self.place == "after":
+            return self._norm(input, z, z > 0)
+        gated = input * z.to(input.dtype).view(-1, *[1] * (input.dim() - 2))
+        return self._norm(gated, (z > 0).to(z.dtype), z > 0)
+
+    def _norm(self, input: torch.Tensor, scale: torch.Tensor, is_open: torch.Tensor) -> torch.Tensor:  # noqa: A002
+        """Batch norm as torch has it, scaled, but that the running statistics of closed channels stay.
+
+        The scale goes into the affine map, where it costs a product a channel and not one a number: with w and b the
+        norm's own, scale (w x + b) = (scale w) x + scale b.
+        """
+        mean, variance, tracked = self.running_mean, self.running_var, self.num_batches_tracked
+        scale = scale.to(
+            next((each.dtype for each in (self.weight, variance) if each is not None), input.dtype)
+        )
+        affine = (
+            scale if self.weight is None else self.weight * scale,
+            None if self.bias is None else self.bias * scale,
+        )
+        if not self.training or mean is None or variance is None or tracked is None:
+            batch = self.training or mean is None
+            return functional.batch_norm(input, mean, variance, *affine, batch, 0.0, self.eps)
+        new_mean, new_variance = mean.clone(), variance.clone()  # what the norm updates, in place
+        momentum = 1.0 if self.momentum is None else self.momentum
+        output = functional.batch_norm(input, new_mean, new_variance, *affine, True, momentum, self.eps)
+        with torch.no_grad():
+            tracked.add_(1)
+            if self.momentum is None:  # the plain average over the batches that a channel was open in
+                self.open_batches.add_(is_open)
+                share = (1 / self.open_batches.clamp(min=1)).to(mean.dtype)
+                new_mean, new_variance = mean.lerp(new_mean, share), variance.lerp(new_variance, share)
+            mean.copy_(torch.where(is_open, new_mean, mean))
+            variance.copy_(torch.where(is_open, new_variance, variance))
+        return output
+
+    def reset_running_stats(self) -> None:
+        """As torch has it, and the count of batches that each channel was open in goes back to 0."""
+        super().reset_running_stats()
+        self.open_batches.zero_()
+
+
+class GatedBatchNorm1d(_GatedBatchNorm, nn.BatchNorm1d):
+    """`GatedBatchNorm2d` for what a linear layer gives."""
+
+
+class GatedBatchNorm2d(_GatedBatchNorm, nn.BatchNorm2d):
+    """A batch norm with a gate a channel, which a closed gate's channel cannot leak through.
+
+    Args:
+        norm: the plain layer, whose parameters, buffers and hyperparameters are taken over.
+        gate: of shape (num_features,), or of one gate a group of channels in a row.
+        place: "before" gates the norm's input, "after" its output.
+        parameters_per_gate: the parameters one gate switches, those of one channel of the layer that feeds the
+            norm. The norm's own two are not counted, as in the paper.
+    """
