@@ -1,0 +1,315 @@
+"""A scikit-learn classifier that is trained under constraints on its decisions."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from nupi.integrations.sklearn import names
+from nupi.integrations.sklearn.network import logits_of, network
+from nupi.integrations.sklearn.rows import Rows, as_rows, split
+from nupi.integrations.sklearn.scorer import violations
+from nupi.integrations.sklearn.sensitive import Attributes
+from nupi.integrations.sklearn.training import CHUNK, Trainer, largest_violations
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+FULL_BATCH, BATCH = 2_000, 512  # batch_size="auto": all rows if they are this few, else so many at a time
+TEMPERATURE = 0.5  # of the sigmoid that stands for a decision when the model is moved
+
+
+class ConstrainedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A linear classifier, an MLP or a module of your own, whose decisions meet bounds on their rates.
+
+    Minimizes the cross-entropy subject to the constraints. The result is one deterministic model: among those that
+    met all bounds as decisions, on the rows that were looked at, the one with the fewest errors. If none did, it is
+    the one that came closest, `feasible_` is False, and a `ConvergenceWarning` says by how much.
+
+    Args:
+        constraints: bounds by name, such as {"equalized_odds": 0.02, "false_positive_rate": 0.05}; see
+            `nupi.integrations.sklearn.names`. None trains without.
+        module: a torch module, which is copied, or a function (inputs, outputs) that makes one. Two classes have one
+            output, more have one each.
+        hidden_layer_sizes: widths of the hidden layers, if no module is given; () is logistic regression.
+        intersections: whether the groups are the combinations of the sensitive attributes, not those of each.
+        pos_label: the class that counts as positive, of two; the last in sorted order unless given.
+        max_steps: gradient steps of `fit`.
+        batch_size: rows of a batch; "auto" is all rows up to 2,000, else 512.
+        learning_rate: of Adam; in `fit` it falls to 0 along a cosine.
+        weight_decay: of Adam.
+        standardize: whether columns are brought to mean 0 and deviation 1 first.
+        early_stopping: hold rows out. The multipliers and the choice of the model then look at these, and
+            training ends after `n_iter_no_change` looks (200 in `max_steps`) without a better model.
+        validation_fraction: the share of the rows that is held out.
+        n_iter_no_change: looks without a better model, before training ends.
+        confidence: such as 0.95: bounds are to hold on new rows with this confidence. Needs `early_stopping`.
+        dual: makes the optimizer of the multipliers from a list of them.
+        random_state: of the initial weights, the order of rows and which are held out.
+        device: where to train.
+
+    Attributes:
+        classes_: the labels.
+        feasible_: whether the decisions meet all bounds, on the rows that were looked at.
+        violations_: the largest violation of each constraint there; at most 0 if it is met.
+        multipliers_: the multipliers of each constraint, at the end of training.
+        module_: the trained torch module.
+        n_steps_: gradient steps taken.
+    """
+
+    def __init__(
+        self,
+        constraints: Mapping[str, Any] | None = None,
+        *,
+        module: Any = None,
+        hidden_layer_sizes: Sequence[int] = (),
+        intersections: bool = False,
+        pos_label: Any = None,
+        max_steps: int = 1_000,
+        batch_size: int | str = "auto",
+        learning_rate: float = 0.01,
+        weight_decay: float = 0.0,
+        standardize: bool = True,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.2,
+        n_iter_no_change: int = 40,
+        confidence: float | None = None,
+        dual: Any = None,
+        random_state: Any = None,
+        device: Any = "cpu",
+    ) -> None:
+        self.constraints = constraints
+        self.module = module
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.intersections = intersections
+        self.pos_label = pos_label
+        self.max_steps = max_steps
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.standardize = standardize
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.confidence = confidence
+        self.dual = dual
+        self.random_state = random_state
+        self.device = device
+
+    def fit(self, X: Any, y: Any, *, sensitive_features: Any = None, sample_weight: Any = None) -> Any:
+        """Train from scratch.
+
+        Args:
+            X: the features, (rows, columns): an array or a frame of numbers.
+            y: the label of each row.
+            sensitive_features: the groups of each row: a column, a frame or a mapping of several, an array.
+            sample_weight: the weight of each row, in the loss and in the rates.
+        """
+        if self.confidence is not None and not self.early_stopping:
+            raise ValueError(
+                f"confidence={self.confidence} is about new rows, and needs some that the model does not train on: "
+                "set early_stopping=True"
+            )
+        X, y = validate_data(self, X, y, dtype=[np.float64, np.float32])
+        check_classification_targets(y)
+        self._learn_classes(y)
+        rows = self._rows(X, y, sensitive_features, sample_weight, first=True)
+        fitted, shown = rows, rows
+        if self.early_stopping:
+            fitted, shown = split(rows, self.validation_fraction, check_random_state(self.random_state))
+        with self._seeded():
+            trainer = self._trainer(fitted, shown)
+            patience = self.n_iter_no_change if self.early_stopping else None
+            best, self.n_steps_ = trainer.fit(fitted, shown, self._batch_rows(fitted), patience)
+        self._trained(trainer)
+        self.feasible_ = best.is_feasible
+        self.violations_ = largest_violations(trainer, shown)
+        if not self.feasible_:
+            missed = {name: round(value, 4) for name, value in self.violations_.items() if value > 0}
+            warnings.warn(
+                f"no model met all constraints; the one that came closest violates {missed}. Ask for less, or "
+                f"give it more than max_steps={self.max_steps}",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
+        return self
+
+    def partial_fit(
+        self,
+        X: Any,
+        y: Any,
+        classes: Any = None,
+        *,
+        sensitive_features: Any = None,
+        sample_weight: Any = None,
+    ) -> Any:
+        """Train on, in one pass over these rows; the multipliers look back on the last 50 batches.
+
+        Args:
+            X: the features.
+            y: the labels.
+            classes: all labels that will ever come; needed in the first call.
+            sensitive_features: the groups of each row. All groups must come in the first call, or be the categories
+                of pandas Categoricals.
+            sample_weight: the weight of each row.
+        """
+        first = not hasattr(self, "_state")
+        X, y = validate_data(self, X, y, dtype=[np.float64, np.float32], reset=first)
+        if first:
+            check_classification_targets(y)
+            self._learn_classes(y if classes is None else np.asarray(classes))
+        elif classes is not None and not np.array_equal(np.unique(classes), self.classes_):
+            raise ValueError(f"classes={classes!r} is not what came before: {self.classes_!r}")
+        rows = self._rows(X, y, sensitive_features, sample_weight, first=first)
+        with self._seeded(again=not first):
+            trainer: Trainer = self._trainer(rows, None) if first else self._state
+            trainer.stream(rows, self._batch_rows(rows))
+        self._trained(trainer)
+        self.n_steps_ = getattr(self, "n_steps_", 0) + -(-len(rows) // self._batch_rows(rows))
+        self.violations_ = largest_violations(trainer, rows)
+        self.feasible_ = all(value <= 0 for value in self.violations_.values())
+        return self
+
+    def decision_function(self, X: Any) -> Any:
+        """The logit of `classes_[1]`, (rows,); or of each class, (rows, classes)."""
+        scores = self._scores(X)
+        return -scores if self._flipped else scores
+
+    def predict(self, X: Any) -> Any:
+        """The class of each row."""
+        scores = self._scores(X)
+        chosen = (scores > 0) ^ self._flipped if scores.ndim == 1 else scores.argmax(1)
+        return self.classes_[chosen.astype(np.int64)]
+
+    def predict_proba(self, X: Any) -> Any:
+        """The probability of each class; the largest is that of the class that is predicted."""
+        scores = torch.from_numpy(np.asarray(self.decision_function(X), dtype=np.float64))
+        if scores.dim() == 1:
+            positive = torch.sigmoid(scores)
+            return torch.stack([1 - positive, positive], dim=1).numpy()
+        return torch.softmax(scores, dim=1).numpy()
+
+    def violations(
+        self, X: Any, y: Any, *, sensitive_features: Any = None, sample_weight: Any = None
+    ) -> dict[str, float]:
+        """The largest violation of each constraint by the decisions on any rows; at most 0 where it is met."""
+        return violations(
+            self.constraints or {},
+            y,
+            self.predict(X),
+            sensitive_features=sensitive_features,
+            sample_weight=sample_weight,
+            pos_label=self.pos_label,
+            intersections=self.intersections,
+            classes=self.classes_,
+        )
+
+    def _learn_classes(self, labels: Any) -> None:
+        self.classes_ = np.unique(labels)
+        if len(self.classes_) < 2:
+            raise ValueError(
+                f"y has 1 class, {self.classes_.tolist()!r}; a classifier needs at least 2 classes"
+            )
+        if self.pos_label is not None and self.pos_label not in self.classes_:
+            raise ValueError(
+                f"pos_label={self.pos_label!r} is none of the classes {self.classes_.tolist()!r}"
+            )
+        two = len(self.classes_) == 2 and self.pos_label is not None
+        self._flipped = bool(two and self.pos_label == self.classes_[0])
+
+    def _rows(self, X: Any, y: Any, sensitive: Any, sample_weight: Any, *, first: bool) -> Rows:
+        """What came, as tensors on the device; the first rows say which groups there are."""
+        weight = _check_sample_weight(sample_weight, X, dtype=X.dtype, ensure_non_negative=True)
+        if first:
+            self._attributes = None
+            if sensitive is not None:
+                self._attributes = Attributes.learn(sensitive, len(y), intersections=self.intersections)
+        return as_rows(
+            X,
+            y,
+            sensitive,
+            weight,
+            self._attributes,
+            self.classes_,
+            flipped=self._flipped,
+            device=self.device,
+        )
+
+    def _trainer(self, rows: Rows, shown: Rows | None) -> Trainer:
+        classes = len(self.classes_)
+        outputs = 1 if classes == 2 else classes
+        module = network(
+            self.module, self.hidden_layer_sizes, rows.x, rows.weights, outputs, standardize=self.standardize
+        )
+        return Trainer(
+            module,
+            classes,
+            self._constraints(shown),
+            steps=self.max_steps,
+            learning_rate=self.learning_rate,
+            weight_decay=self.weight_decay,
+            dual=self.dual,
+        )
+
+    def _constraints(self, shown: Rows | None) -> dict[str, Any]:
+        """The constraints on rates. In `fit`, what no row shown says anything of is left out, with a warning."""
+        sizes = None if self._attributes is None else self._attributes.sizes
+        found = {}
+        for name, built in names.build(self.constraints, sizes, list(self.classes_)).items():
+            constraint, lacks = built, list[str]()
+            if not isinstance((self.constraints or {})[name], type(built)):  # the user's own stays as it is
+                constraint = constraint.surrogate("sigmoid", temperature=TEMPERATURE)
+            if self.confidence is not None:
+                constraint = constraint.confident(self.confidence, comparisons=len(self.constraints or {}))
+            if shown is not None:
+                constraint, lacks = names.measurable(
+                    constraint, shown.y, shown.groups, shown.weights, len(self.classes_)
+                )
+            if lacks:
+                warnings.warn(f"constraint {name!r}: no rows for {'; '.join(lacks)}", stacklevel=4)
+            if constraint is not None:
+                found[name] = constraint
+        return found
+
+    def _batch_rows(self, rows: Rows) -> int:
+        if self.batch_size == "auto":
+            return len(rows) if len(rows) <= FULL_BATCH else BATCH
+        return int(self.batch_size)
+
+    @contextmanager
+    def _seeded(self, *, again: bool = False) -> Iterator[None]:
+        """Draw from this classifier's own random numbers, and leave torch's as they were."""
+        kind = torch.device(self.device)
+        cuda = [kind.index or 0] if kind.type == "cuda" else []
+        with torch.random.fork_rng(devices=cuda):
+            if again:
+                torch.set_rng_state(self._rng)
+            else:
+                torch.manual_seed(check_random_state(self.random_state).randint(2**31 - 1))
+            yield
+            self._rng = torch.get_rng_state()
+
+    def _trained(self, trainer: Trainer) -> None:
+        self._state, self.module_ = trainer, trainer.module
+        multipliers = {} if trainer.lagrangian is None else trainer.lagrangian.multipliers
+        self.multipliers_ = {name: each.detach().cpu().numpy().copy() for name, each in multipliers.items()}
+
+    def _scores(self, X: Any) -> Any:
+        """Logits of the positive class, or of all classes."""
+        check_is_fitted(self)
+        like = next(self.module_.parameters())
+        X = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        self.module_.eval()
+        with torch.no_grad():
+            rows = torch.tensor(X, device=like.device, dtype=like.dtype)
+            parts = [logits_of(self.module_, part, len(self.classes_)) for part in rows.split(CHUNK)]
+        return torch.cat(parts).cpu().numpy()

@@ -1,0 +1,194 @@
+"""Constraints by name with a bound, as constraints on rates of decisions.
+
+{"equalized_odds": 0.02}           no two groups differ by more than 0.02, in true or in false positive rate
+{"false_positive_rate": 0.05}      a rate of everybody, on its natural side: errors at most, successes at least
+{"recall_by_group": 0.7}           the same of every group
+{"positive_rate": (0.1, 0.3)}      from both sides; None leaves one open
+{"recall": {"setosa": 0.9}}        of several classes, the classes that are named; a plain number bounds all
+{"any name": nupi.rates constraint}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nupi import rates
+from nupi.rates.algebra import Chosen
+from nupi.rates.expressions import Expression, number
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nupi.rates.groups import Numbers
+
+GAPS: dict[str, tuple[Callable[..., Any], ...]] = {
+    "demographic_parity": (rates.positive_rate,),
+    "equal_opportunity": (rates.true_positive_rate,),
+    "equalized_odds": (rates.true_positive_rate, rates.false_positive_rate),
+    "true_positive_rate_parity": (rates.true_positive_rate,),
+    "false_positive_rate_parity": (rates.false_positive_rate,),
+    "error_rate_parity": (rates.error_rate,),
+}
+"""Bounds on the largest difference between two groups, under the names that fairlearn gives them."""
+
+AT_MOST: dict[str, Callable[..., Any]] = {
+    "error_rate": rates.error_rate,
+    "false_discovery_rate": rates.false_discovery_rate,
+    "false_negative_rate": rates.false_negative_rate,
+    "false_omission_rate": rates.false_omission_rate,
+    "false_positive_rate": rates.false_positive_rate,
+    "positive_rate": rates.positive_rate,
+}
+AT_LEAST: dict[str, Callable[..., Any]] = {
+    "accuracy": rates.accuracy,
+    "f_score": rates.f_score,
+    "negative_rate": rates.negative_rate,
+    "precision": rates.precision,
+    "recall": rates.recall,
+    "true_negative_rate": rates.true_negative_rate,
+    "true_positive_rate": rates.true_positive_rate,
+}
+BY_GROUP = "_by_group"
+
+
+def build(
+    constraints: Mapping[str, Any] | None, groups: Mapping[str, int] | None, classes: Sequence[Any]
+) -> dict[str, rates.Constraint]:
+    """The constraints on rates that these names and bounds stand for.
+
+    Args:
+        constraints: bounds by name.
+        groups: how many groups each sensitive attribute has; None if none were given.
+        classes: the labels of the classes.
+    """
+    if constraints is not None and not isinstance(constraints, Mapping):
+        raise TypeError(
+            f"constraints must map names to bounds, such as {{'equalized_odds': 0.02}}, but {constraints!r} came"
+        )
+    return {name: _one(name, bound, groups, classes) for name, bound in (constraints or {}).items()}
+
+
+def _one(name: str, bound: Any, groups: Mapping[str, int] | None, classes: Sequence[Any]) -> rates.Constraint:
+    if isinstance(bound, rates.Constraint):
+        return bound
+    count = len(classes) if len(classes) > 2 else None
+    if name in GAPS:
+        return _gap(name, _groups(name, groups), count).at_most(_bound(name, bound))
+    plain = name.removesuffix(BY_GROUP)
+    if plain not in AT_MOST and plain not in AT_LEAST:
+        known = ", ".join([*GAPS, *AT_MOST, *AT_LEAST])
+        raise ValueError(
+            f"constraints has {name!r}, which is no constraint; choose from {known}, "
+            f"the rates also with {BY_GROUP!r} after them; or give a constraint of nupi.rates"
+        )
+    whose = dict(_groups(name, groups)) if plain != name else None
+    rate = (AT_MOST | AT_LEAST)[plain](groups=whose, classes=count)
+    sides = [
+        side
+        for entries, low, high in _bounds(name, plain, bound, rate, classes)
+        for side in ([] if high is None else [entries - high]) + ([] if low is None else [low - entries])
+    ]
+    return rates.stack(*sides).at_most(0.0)
+
+
+def _gap(name: str, groups: Mapping[str, int], classes: int | None) -> Expression:
+    """The differences between the groups of each attribute, class by class."""
+    parts: list[Expression] = []
+    for attribute, size in groups.items():
+        if size < 2:
+            raise ValueError(
+                f"{name!r} compares groups, but sensitive_features[{attribute!r}] has one value only"
+            )
+        for make in GAPS[name]:
+            rate = make(groups={attribute: size}, classes=classes)
+            # Class c and group g are at c * size + g.
+            parts += [rate[start : start + size].gap() for start in range(0, rate.size, size)]
+    return rates.stack(*parts)
+
+
+def _bounds(
+    name: str, plain: str, bound: Any, rate: Any, classes: Sequence[Any]
+) -> list[tuple[Expression, float | None, float | None]]:
+    """Which entries of a rate are bounded, from below and from above."""
+    if isinstance(bound, Mapping):
+        known = list(classes)
+        each = rate.size // len(known)
+        if len(known) != rate.classes:
+            raise ValueError(
+                f"constraints[{name!r}] is by class, but there is one rate for all; give a number, and pos_label to "
+                "say which class is positive"
+            )
+        for label in bound:
+            if label not in known:
+                raise ValueError(
+                    f"constraints[{name!r}] names the class {label!r}; the classes are {known!r}"
+                )
+        starts = {label: known.index(label) * each for label in bound}
+        return [
+            (rate[start : start + each], *_pair(name, plain, bound[label])) for label, start in starts.items()
+        ]
+    return [(rate, *_pair(name, plain, bound))]
+
+
+def _pair(name: str, plain: str, bound: Any) -> tuple[float | None, float | None]:
+    if isinstance(bound, tuple | list):
+        if len(bound) != 2 or all(side is None for side in bound):
+            raise ValueError(f"constraints[{name!r}]={bound!r} must be a number or a pair (lowest, highest)")
+        low, high = (None if side is None else _bound(name, side) for side in bound)
+        return low, high
+    value = _bound(name, bound)
+    return (value, None) if plain in AT_LEAST else (None, value)
+
+
+def _bound(name: str, given: Any) -> float:
+    bound = number(f"constraints[{name!r}]", given)
+    if not 0.0 <= bound <= 1.0:
+        raise ValueError(f"constraints[{name!r}]={given!r} bounds a rate, and must be between 0 and 1")
+    return bound
+
+
+def _groups(name: str, groups: Mapping[str, int] | None) -> Mapping[str, int]:
+    if groups is None:
+        raise ValueError(
+            f"{name!r} is a constraint on groups, but sensitive_features=None; give the group of each row"
+        )
+    return groups
+
+
+def measurable(
+    constraint: rates.Constraint,
+    labels: torch.Tensor,
+    groups: Numbers | None,
+    weights: torch.Tensor | None,
+    classes: int,
+) -> tuple[rates.Constraint | None, list[str]]:
+    """The part of a constraint that these rows can say something of, and the names of the rest.
+
+    A group without positive rows has no recall. Every decision that there is, taken for all rows, shows which rates
+    some model could have.
+    """
+    scores = (
+        [torch.full(labels.shape, sign) for sign in (1.0, -1.0)]
+        if classes == 2
+        else [torch.eye(classes)[c].expand(len(labels), classes) for c in range(classes)]
+    )
+    counts = sum(
+        constraint.hard(each.to(labels.device), labels, groups, weights=weights).counts for each in scores
+    )
+    assert isinstance(counts, torch.Tensor)
+    known = (counts > 0).expand(constraint.size).tolist()
+    lacks = [name for name, is_known in zip(constraint.names, known, strict=True) if not is_known]
+    if not lacks:
+        return constraint, []
+    kept = tuple(i for i, is_known in enumerate(known) if is_known)
+    if not kept:
+        return None, lacks
+    return rates.Constraint(
+        Chosen(constraint.expression, kept),
+        equality=constraint.equality,
+        soft_by=constraint.soft_by,
+        confidence=constraint.confidence,
+    ), lacks
