@@ -13,7 +13,18 @@ if TYPE_CHECKING:
 
 
 class NonFiniteViolationError(ValueError):
-    """A violation was nan or infinite; no multiplier and no controller state was changed by it."""
+    """A violation was nan or infinite; no multiplier and no controller state was changed by it.
+
+    Example:
+        >>> import torch, nupi
+        >>> lagrangian = nupi.Lagrangian({"norm": nupi.Inequality()})
+        >>> dual = nupi.NuPI(lagrangian.parameters(), ki=0.1)
+        >>> try:
+        ...     lagrangian.ascend(dual, {"norm": torch.tensor(torch.nan)})
+        ... except nupi.NonFiniteViolationError as error:
+        ...     print(error.names)
+        ('norm',)
+    """
 
     _what = (
         "violations of {which} are not finite (nan or inf); every multiplier and all controller state "
@@ -41,7 +52,18 @@ class NonFiniteViolationError(ValueError):
 
 
 class NonFiniteMultiplierError(NonFiniteViolationError):
-    """Finite violations would have made multipliers or their state overflow; nothing was changed."""
+    """Finite violations would have made multipliers or their state overflow; nothing was changed.
+
+    Example:
+        >>> import torch, nupi
+        >>> lagrangian = nupi.Lagrangian({"norm": nupi.Inequality()})
+        >>> dual = nupi.NuPI(lagrangian.parameters(), ki=1e30)
+        >>> try:
+        ...     lagrangian.ascend(dual, {"norm": torch.tensor(1e20)})
+        ... except nupi.NonFiniteMultiplierError:
+        ...     print(lagrangian)
+        Lagrangian(norm: Inequality(1) at 0)
+    """
 
     _what = (
         "a step on the violations of {which}, which are finite, would make the multipliers or their state overflow; "

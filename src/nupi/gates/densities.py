@@ -85,6 +85,13 @@ def gated_layers(model: nn.Module) -> dict[str, Gated]:
     """The gated layers by the name of the layer whose parameters they gate, in the model's order.
 
     Names are those of `model.named_modules()`: inside another module, or a wrapper, they have its prefix.
+
+    Example:
+        >>> from nupi import gates
+        >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+        >>> _ = gates.attach(model, ["0"])
+        >>> list(gated_layers(model))
+        ['0']
     """
     names = {module: name for name, module in model.named_modules()}
     layers = {
@@ -105,12 +112,28 @@ def gated_layers(model: nn.Module) -> dict[str, Gated]:
 
 
 def gate_parameters(model: nn.Module) -> Iterator[nn.Parameter]:
-    """The gates' parameters: they want an optimizer of their own, without weight decay."""
+    """The gates' parameters: they want an optimizer of their own, without weight decay.
+
+    Example:
+        >>> from nupi import gates
+        >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+        >>> _ = gates.attach(model, ["0"])
+        >>> [tuple(parameter.shape) for parameter in gate_parameters(model)]
+        [(8,)]
+    """
     yield from dict.fromkeys(layer.gate.log_alpha for layer in gated_layers(model).values())
 
 
 def weight_parameters(model: nn.Module) -> Iterator[nn.Parameter]:
-    """All parameters of the network but the gates'."""
+    """All parameters of the network but the gates'.
+
+    Example:
+        >>> from nupi import gates
+        >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+        >>> _ = gates.attach(model, ["0"])
+        >>> sum(parameter.numel() for parameter in weight_parameters(model))
+        58
+    """
     apart = {id(parameter) for parameter in gate_parameters(model)}
     return (parameter for parameter in model.parameters() if id(parameter) not in apart)
 

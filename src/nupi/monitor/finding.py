@@ -30,6 +30,11 @@ class Finding:
         evidence: a sentence with the numbers it was found by.
         advice: a sentence that says what to change, with values where there are any.
         steps: the first and the last step that show it.
+
+    Example:
+        >>> found = Finding("rate", "slow", "mild", "the violation is still 0.2", "raise ki to about 0.4", (1, 500))
+        >>> found.kind, found.advice
+        ('slow', 'raise ki to about 0.4')
     """
 
     constraint: str

@@ -53,6 +53,17 @@ class UnifiedMomentum(DualOptimizer):
         gamma: 0 for Polyak, 1 for Nesterov.
         maximize: multipliers ascend. False turns it into a minimizer.
         foreach: use the kernels that move many tensors in one call; by default, wherever they serve.
+
+    Example:
+        >>> import torch
+        >>> multiplier = torch.zeros(1)
+        >>> dual = UnifiedMomentum([multiplier], lr=0.1, beta=0.5)
+        >>> for violation in (1.0, 1.0):
+        ...     multiplier.grad = torch.tensor([violation])
+        ...     dual.step()
+        ...     print(f"{multiplier.item():.2f}")
+        0.10
+        0.25
     """
 
     gain_names = ("lr", "beta", "gamma")

@@ -38,6 +38,17 @@ class PID(DualOptimizer):
         one_sided: whether the derivative term ignores a violation that shrinks.
         maximize: multipliers ascend. False turns the controller into a minimizer.
         foreach: use the kernels that move many tensors in one call; by default, wherever they serve.
+
+    Example:
+        >>> import torch
+        >>> multiplier = torch.zeros(1)
+        >>> dual = PID([multiplier], ki=0.1, kp=1.0, kd=0.5)
+        >>> for violation in (1.0, 1.5):
+        ...     multiplier.grad = torch.tensor([violation])
+        ...     dual.step()
+        ...     print(f"{multiplier.item():.2f}")
+        1.10
+        2.00
     """
 
     gain_names = ("lr", "ki", "kp", "kd", "nu")

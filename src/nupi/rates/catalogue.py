@@ -43,6 +43,12 @@ def positive_rate(*rows: Any, **options: Any) -> Rate | Indexed:
     """(TP + FP) / all: how often the decision is positive.
 
     Given logits, groups and num_groups it is measured at once, on each group that is present.
+
+    Example:
+        >>> import torch
+        >>> rows = [(torch.tensor([2.0, 1.0, 3.0, -1.0, -2.0]), torch.tensor([1.0, 1.0, 0.0, 1.0, 0.0]))]
+        >>> print(f"{positive_rate().measure(rows).item():.2f}")
+        0.60
     """
     if rows or "logits" in options:
         return gaps.positive_rate(*rows, **options)
@@ -59,6 +65,12 @@ def true_positive_rate(*rows: Any, **options: Any) -> Rate | Indexed:
     """TP / (TP + FN): the share of the positive rows that are found; also recall, sensitivity.
 
     Given logits, labels, groups and num_groups it is measured at once, on each group that has such rows.
+
+    Example:
+        >>> import torch
+        >>> rows = [(torch.tensor([2.0, 1.0, 3.0, -1.0, -2.0]), torch.tensor([1.0, 1.0, 0.0, 1.0, 0.0]))]
+        >>> print(f"{true_positive_rate().measure(rows).item():.2f}")
+        0.67
     """
     if rows or "logits" in options:
         return gaps.true_positive_rate(*rows, **options)
@@ -75,6 +87,12 @@ def false_positive_rate(*rows: Any, **options: Any) -> Rate | Indexed:
     """FP / (FP + TN): the share of the negative rows that are decided positive.
 
     Given logits, labels, groups and num_groups it is measured at once, on each group that has such rows.
+
+    Example:
+        >>> import torch
+        >>> rows = [(torch.tensor([2.0, 1.0, 3.0, -1.0, -2.0]), torch.tensor([1.0, 1.0, 0.0, 1.0, 0.0]))]
+        >>> print(f"{false_positive_rate().measure(rows).item():.2f}")
+        0.50
     """
     if rows or "logits" in options:
         return gaps.false_positive_rate(*rows, **options)
@@ -82,76 +100,174 @@ def false_positive_rate(*rows: Any, **options: Any) -> Rate | Indexed:
 
 
 def recall(*, groups: Of = None, classes: int | None = None) -> Rate:
-    """TP / (TP + FN): the true positive rate."""
+    """TP / (TP + FN): the true positive rate.
+
+    Example:
+        >>> import torch
+        >>> rows = [(torch.tensor([2.0, 1.0, 3.0, -1.0, -2.0]), torch.tensor([1.0, 1.0, 0.0, 1.0, 0.0]))]
+        >>> print(f"{recall().measure(rows).item():.2f}")
+        0.67
+    """
     return _rate("recall", {"tp": 1.0}, {"pos": 1.0}, groups=groups, classes=classes)
 
 
 def negative_rate(*, groups: Of = None, classes: int | None = None) -> Rate:
-    """(TN + FN) / all: how often the decision is negative."""
+    """(TN + FN) / all: how often the decision is negative.
+
+    Example:
+        >>> import torch
+        >>> rows = [(torch.tensor([2.0, 1.0, 3.0, -1.0, -2.0]), torch.tensor([1.0, 1.0, 0.0, 1.0, 0.0]))]
+        >>> print(f"{negative_rate().measure(rows).item():.2f}")
+        0.40
+    """
     return _rate("negative rate", DECIDED_NEGATIVE, ALL, labelled=False, groups=groups, classes=classes)
 
 
 def true_negative_rate(*, groups: Of = None, classes: int | None = None) -> Rate:
-    """TN / (TN + FP): the share of the negative rows that are decided negative; also specificity."""
+    """TN / (TN + FP): the share of the negative rows that are decided negative; also specificity.
+
+    Example:
+        >>> import torch
+        >>> rows = [(torch.tensor([2.0, 1.0, 3.0, -1.0, -2.0]), torch.tensor([1.0, 1.0, 0.0, 1.0, 0.0]))]
+        >>> print(f"{true_negative_rate().measure(rows).item():.2f}")
+        0.50
+    """
     return _rate("true negative rate", TRUE_NEGATIVE, {"neg": 1.0}, groups=groups, classes=classes)
 
 
 def false_negative_rate(*, groups: Of = None, classes: int | None = None) -> Rate:
-    """FN / (FN + TP): the share of the positive rows that are missed."""
+    """FN / (FN + TP): the share of the positive rows that are missed.
+
+    Example:
+        >>> import torch
+        >>> rows = [(torch.tensor([2.0, 1.0, 3.0, -1.0, -2.0]), torch.tensor([1.0, 1.0, 0.0, 1.0, 0.0]))]
+        >>> print(f"{false_negative_rate().measure(rows).item():.2f}")
+        0.33
+    """
     return _rate("false negative rate", FALSE_NEGATIVE, {"pos": 1.0}, groups=groups, classes=classes)
 
 
 def true_positive_proportion(*, groups: Of = None, classes: int | None = None) -> Rate:
-    """TP / all."""
+    """TP / all.
+
+    Example:
+        >>> import torch
+        >>> rows = [(torch.tensor([2.0, 1.0, 3.0, -1.0, -2.0]), torch.tensor([1.0, 1.0, 0.0, 1.0, 0.0]))]
+        >>> print(f"{true_positive_proportion().measure(rows).item():.2f}")
+        0.40
+    """
     return _rate("true positive proportion", {"tp": 1.0}, ALL, groups=groups, classes=classes)
 
 
 def false_positive_proportion(*, groups: Of = None, classes: int | None = None) -> Rate:
-    """FP / all."""
+    """FP / all.
+
+    Example:
+        >>> import torch
+        >>> rows = [(torch.tensor([2.0, 1.0, 3.0, -1.0, -2.0]), torch.tensor([1.0, 1.0, 0.0, 1.0, 0.0]))]
+        >>> print(f"{false_positive_proportion().measure(rows).item():.2f}")
+        0.20
+    """
     return _rate("false positive proportion", {"fp": 1.0}, ALL, groups=groups, classes=classes)
 
 
 def true_negative_proportion(*, groups: Of = None, classes: int | None = None) -> Rate:
-    """TN / all."""
+    """TN / all.
+
+    Example:
+        >>> import torch
+        >>> rows = [(torch.tensor([2.0, 1.0, 3.0, -1.0, -2.0]), torch.tensor([1.0, 1.0, 0.0, 1.0, 0.0]))]
+        >>> print(f"{true_negative_proportion().measure(rows).item():.2f}")
+        0.20
+    """
     return _rate("true negative proportion", TRUE_NEGATIVE, ALL, groups=groups, classes=classes)
 
 
 def false_negative_proportion(*, groups: Of = None, classes: int | None = None) -> Rate:
-    """FN / all."""
+    """FN / all.
+
+    Example:
+        >>> import torch
+        >>> rows = [(torch.tensor([2.0, 1.0, 3.0, -1.0, -2.0]), torch.tensor([1.0, 1.0, 0.0, 1.0, 0.0]))]
+        >>> print(f"{false_negative_proportion().measure(rows).item():.2f}")
+        0.20
+    """
     return _rate("false negative proportion", FALSE_NEGATIVE, ALL, groups=groups, classes=classes)
 
 
 def accuracy(*, groups: Of = None, classes: int | None = None) -> Rate:
-    """(TP + TN) / all: the share of right decisions; of several classes there is one rate for all of them."""
+    """(TP + TN) / all: the share of right decisions; of several classes there is one rate for all of them.
+
+    Example:
+        >>> import torch
+        >>> rows = [(torch.tensor([2.0, 1.0, 3.0, -1.0, -2.0]), torch.tensor([1.0, 1.0, 0.0, 1.0, 0.0]))]
+        >>> print(f"{accuracy().measure(rows).item():.2f}")
+        0.60
+    """
     if classes is not None:
         return _rate("accuracy", {"tp": 1.0}, {"pos": 1.0}, groups=groups, classes=classes, pooled=True)
     return _rate("accuracy", {"tp": 1.0, **TRUE_NEGATIVE}, ALL, groups=groups)
 
 
 def error_rate(*, groups: Of = None, classes: int | None = None) -> Rate:
-    """(FP + FN) / all: the share of wrong decisions; of several classes there is one rate for all of them."""
+    """(FP + FN) / all: the share of wrong decisions; of several classes there is one rate for all of them.
+
+    Example:
+        >>> import torch
+        >>> rows = [(torch.tensor([2.0, 1.0, 3.0, -1.0, -2.0]), torch.tensor([1.0, 1.0, 0.0, 1.0, 0.0]))]
+        >>> print(f"{error_rate().measure(rows).item():.2f}")
+        0.40
+    """
     if classes is not None:
         return _rate("error rate", FALSE_NEGATIVE, {"pos": 1.0}, groups=groups, classes=classes, pooled=True)
     return _rate("error rate", {"fp": 1.0, **FALSE_NEGATIVE}, ALL, groups=groups)
 
 
 def precision(*, groups: Of = None, classes: int | None = None) -> Rate:
-    """TP / (TP + FP): the share of the positive decisions that are right. Not known where there are none."""
+    """TP / (TP + FP): the share of the positive decisions that are right. Not known where there are none.
+
+    Example:
+        >>> import torch
+        >>> rows = [(torch.tensor([2.0, 1.0, 3.0, -1.0, -2.0]), torch.tensor([1.0, 1.0, 0.0, 1.0, 0.0]))]
+        >>> print(f"{precision().measure(rows).item():.2f}")
+        0.67
+    """
     return _rate("precision", {"tp": 1.0}, DECIDED_POSITIVE, groups=groups, classes=classes)
 
 
 def false_discovery_rate(*, groups: Of = None, classes: int | None = None) -> Rate:
-    """FP / (TP + FP): the share of the positive decisions that are wrong."""
+    """FP / (TP + FP): the share of the positive decisions that are wrong.
+
+    Example:
+        >>> import torch
+        >>> rows = [(torch.tensor([2.0, 1.0, 3.0, -1.0, -2.0]), torch.tensor([1.0, 1.0, 0.0, 1.0, 0.0]))]
+        >>> print(f"{false_discovery_rate().measure(rows).item():.2f}")
+        0.33
+    """
     return _rate("false discovery rate", {"fp": 1.0}, DECIDED_POSITIVE, groups=groups, classes=classes)
 
 
 def false_omission_rate(*, groups: Of = None, classes: int | None = None) -> Rate:
-    """FN / (FN + TN): the share of the negative decisions that are wrong."""
+    """FN / (FN + TN): the share of the negative decisions that are wrong.
+
+    Example:
+        >>> import torch
+        >>> rows = [(torch.tensor([2.0, 1.0, 3.0, -1.0, -2.0]), torch.tensor([1.0, 1.0, 0.0, 1.0, 0.0]))]
+        >>> print(f"{false_omission_rate().measure(rows).item():.2f}")
+        0.50
+    """
     return _rate("false omission rate", FALSE_NEGATIVE, DECIDED_NEGATIVE, groups=groups, classes=classes)
 
 
 def f_score(beta: float = 1.0, *, groups: Of = None, classes: int | None = None) -> Rate:
-    """(1 + beta^2) TP / ((1 + beta^2) TP + beta^2 FN + FP): precision and recall in one, recall beta times as dear."""
+    """(1 + beta^2) TP / ((1 + beta^2) TP + beta^2 FN + FP): precision and recall in one, recall beta times as dear.
+
+    Example:
+        >>> import torch
+        >>> rows = [(torch.tensor([2.0, 1.0, 3.0, -1.0, -2.0]), torch.tensor([1.0, 1.0, 0.0, 1.0, 0.0]))]
+        >>> print(f"{f_score(beta=2.0).measure(rows).item():.2f}")
+        0.67
+    """
     if not number("beta", beta) > 0:
         raise ValueError(f"beta={beta} must be positive")
     square = beta * beta
@@ -160,14 +276,28 @@ def f_score(beta: float = 1.0, *, groups: Of = None, classes: int | None = None)
 
 
 def cross_entropy(*, groups: Of = None, classes: int | None = None) -> Rate:
-    """The mean cross-entropy of the logits: a loss that may be bounded like a rate, the same soft and hard."""
+    """The mean cross-entropy of the logits: a loss that may be bounded like a rate, the same soft and hard.
+
+    Example:
+        >>> import torch
+        >>> rows = [(torch.tensor([2.0, 1.0, 3.0, -1.0, -2.0]), torch.tensor([1.0, 1.0, 0.0, 1.0, 0.0]))]
+        >>> print(f"{cross_entropy().measure(rows).item():.2f}")
+        0.99
+    """
     sums = Sums(Groups.of(groups), _classes(classes), labelled=True, loss=True)
     # Every class carries the whole loss of every row, so that the ratio is the same whether classes are added or not.
     return Rate("cross-entropy", sums, _columns({"loss": 1.0}), _columns(ALL), pooled=True, binomial=False)
 
 
 def roc_auc(*, groups: Of = None) -> RocAuc:
-    """The area under the ROC curve: the share of pairs of a positive and a negative row in the right order."""
+    """The area under the ROC curve: the share of pairs of a positive and a negative row in the right order.
+
+    Example:
+        >>> import torch
+        >>> rows = [(torch.tensor([2.0, 1.0, 3.0, -1.0, -2.0]), torch.tensor([1.0, 1.0, 0.0, 1.0, 0.0]))]
+        >>> print(f"{roc_auc().measure(rows).item():.2f}")
+        0.50
+    """
     return RocAuc("ROC AUC", Scores(Groups.of(groups)))
 
 
@@ -175,12 +305,25 @@ def precision_at_recall(recall: float, *, groups: Of = None) -> AtThreshold:
     """The precision at the highest threshold at which recall is at least `recall`.
 
     Its inverse, which TFCO has for its better shape as a loss, is `1 / precision_at_recall(recall)`.
+
+    Example:
+        >>> import torch
+        >>> rows = [(torch.tensor([2.0, 1.0, 3.0, -1.0, -2.0]), torch.tensor([1.0, 1.0, 0.0, 1.0, 0.0]))]
+        >>> print(f"{precision_at_recall(0.6).measure(rows).item():.2f}")
+        0.67
     """
     return AtThreshold(f"precision at recall {recall}", Scores(Groups.of(groups)), _share("recall", recall))
 
 
 def recall_at_precision(precision: float, *, groups: Of = None) -> AtThreshold:
-    """The recall at the lowest threshold at which precision is at least `precision`; 0 if there is none."""
+    """The recall at the lowest threshold at which precision is at least `precision`; 0 if there is none.
+
+    Example:
+        >>> import torch
+        >>> rows = [(torch.tensor([2.0, 1.0, 3.0, -1.0, -2.0]), torch.tensor([1.0, 1.0, 0.0, 1.0, 0.0]))]
+        >>> print(f"{recall_at_precision(0.6).measure(rows).item():.2f}")
+        1.00
+    """
     bound = _share("precision", precision)
     return AtThreshold(
         f"recall at precision {precision}", Scores(Groups.of(groups)), bound, of_precision=False

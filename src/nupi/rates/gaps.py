@@ -79,6 +79,12 @@ class Tally:
 
     Tallies of parts of the data add up to the tally of the whole, which is how an exact measure is taken in
     chunks. Both tensors have the shape (conditions, groups).
+
+    Example:
+        >>> logits, labels = torch.tensor([2.0, -1.0, 1.0, 3.0]), torch.tensor([1.0, 1.0, 1.0, 0.0])
+        >>> groups = torch.tensor([0, 0, 1, 1])
+        >>> Tally.of(logits, labels, groups, 2, ("all",), hard=True).rates().values
+        tensor([0.5000, 1.0000])
     """
 
     rows: torch.Tensor
@@ -234,14 +240,26 @@ class StatisticalParity(_Criterion):
 
 @dataclass(frozen=True)
 class EqualOpportunity(_Criterion):
-    """Those with label 1 are predicted positive at the same rate in every group."""
+    """Those with label 1 are predicted positive at the same rate in every group.
+
+    Example:
+        >>> logits, labels = torch.tensor([2.0, -1.0, 1.0, 3.0]), torch.tensor([1.0, 1.0, 1.0, 0.0])
+        >>> groups = torch.tensor([0, 0, 1, 1])
+        >>> EqualOpportunity(2).measure([(logits, labels, groups)], hard=True)
+        tensor([-0.1667,  0.3333])
+    """
 
     conditions: ClassVar[tuple[Condition, ...]] = ("positive",)
 
 
 @dataclass(frozen=True)
 class EqualizedOdds(_Criterion):
-    """Equal true positive rates and equal false positive rates; the gaps of the former come first."""
+    """Equal true positive rates and equal false positive rates; the gaps of the former come first.
+
+    Example:
+        >>> EqualizedOdds(2).size  # two gaps for each group
+        4
+    """
 
     conditions: ClassVar[tuple[Condition, ...]] = ("positive", "negative")
 

@@ -32,6 +32,10 @@ class Groups:
     Args:
         attributes: name and number of groups of each attribute; the name "" stands for a lone one without a name.
         crossed: whether the groups are the combinations of the attributes, not those of each.
+
+    Example:
+        >>> Groups.of({"sex": 2, "race": 5})
+        Groups(attributes=(('sex', 2), ('race', 5)), crossed=False)
     """
 
     attributes: tuple[tuple[str, int], ...] = ()

@@ -21,7 +21,15 @@ History: TypeAlias = "dict[str, torch.Tensor | dict[str, torch.Tensor]]"
 
 
 class Status(enum.IntEnum):
-    """Why a run ended."""
+    """Why a run ended.
+
+    Example:
+        >>> import torch, nupi
+        >>> start, over = torch.zeros(2), lambda x: 1 - x.sum()
+        >>> found = nupi.minimize(lambda x: x.square().sum(), start, inequality=over, ki=0.1, kp=1.0, tol=1e-4)
+        >>> nupi.Status(int(found.status)).name
+        'CONVERGED'
+    """
 
     CONVERGED = 0
     BUDGET_SPENT = 1
@@ -71,6 +79,13 @@ class Solution:
         axes: the grid's axes, name to values.
         settings: the grid's points, one dict each, in the order of the flattened axes.
         findings: of `minimize`, if it did not converge: what the record of its run shows, as `Monitor.diagnose`.
+
+    Example:
+        >>> import torch, nupi
+        >>> start, over = torch.zeros(2), lambda x: 1 - x.sum()
+        >>> found = nupi.minimize(lambda x: x.square().sum(), start, inequality=over, ki=0.1, kp=1.0)
+        >>> found.x, found.multipliers["inequality"]
+        (tensor([0.5000, 0.5000]), tensor(1.0000))
     """
 
     x: Point

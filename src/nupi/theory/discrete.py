@@ -96,6 +96,10 @@ def spectral_radius(matrix: torch.Tensor) -> torch.Tensor:
     """The largest modulus among the eigenvalues: below 1 the iteration converges, by that factor a step.
 
     Constraints that repeat one another leave a multiplier undetermined, and then the radius is never below 1.
+
+    Example:
+        >>> spectral_radius(torch.diag(torch.tensor([0.5, -0.9])))
+        tensor(0.9000)
     """
     values: torch.Tensor = torch.linalg.eigvals(matrix)
     return values.abs().amax(dim=-1)
