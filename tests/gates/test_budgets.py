@@ -165,8 +165,11 @@ def small_llama():
     return *llama(), None
 
 
-@pytest.mark.parametrize("location", [-4.0, 0.0, 4.0], ids=["below", "near", "above"])
-@pytest.mark.parametrize(("unit", "limit"), [("parameters", 0.7), ("flops", 0.5)])
+@pytest.mark.parametrize(
+    ("unit", "limit", "location"),
+    [("parameters", 0.7, -4.0), ("flops", 0.5, 4.0)],
+    ids=["parameters from below", "flops from above"],
+)
 @pytest.mark.parametrize(
     "build", [two_convolutions, small_resnet, small_gpt2, small_llama], ids=lambda build: build.__name__
 )

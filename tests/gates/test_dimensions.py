@@ -116,6 +116,10 @@ def test_a_channel_that_one_half_closes_goes_from_both():
         (lambda m, x: m.head(torch.cat([m.a(x).chunk(3, 1)[0]] * 3, 1)[:, :8]), "equal pieces"),
         (lambda m, x: m.head(torch.cat([m.a(x).split(4, 1)[1]] * 2, 1)), "its sizes are fixed"),
         (lambda m, x: m.head(m.a(x) // 2), "only a size may be divided"),
+        (
+            lambda m, x: (lambda y: m.head(y) + x.split(y.size(1) // 4, 1)[0])(m.a(x)),
+            r"meets split\(\), which may read the number of channels",
+        ),
         (lambda m, x: m.head(m.a(x) * (m.a2(x).size(1) // 2)), r"meets mul\(\), which may read the number"),
         (lambda m, x: m.head(torch.cat(m.a(x).chunk(2, 1), 1)), r"meets cat\(\)"),
         (lambda m, x: m.head(m.a(x).softmax(dim=1)), "another dimension than the channels'"),

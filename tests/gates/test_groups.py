@@ -6,6 +6,7 @@ from gates.networks import IMAGES, Net, convolution, lived_in
 from torch import nn
 
 from nupi import gates
+from nupi.gates.budgets import latency
 
 
 def bottleneck(groups=4, norm=True):
@@ -155,7 +156,8 @@ def test_a_group_norm_without_an_affine_map_loses_whole_groups():
 
 
 @pytest.mark.parametrize("norm", [nn.GroupNorm(4, 24), nn.BatchNorm2d(24)])
-def test_latency_is_measured_at_whole_groups(norm):
+def test_latency_is_measured_at_whole_groups(norm, monkeypatch):
+    monkeypatch.setattr(latency, "SECONDS", 1e-4)
     model = bottleneck()
     model.norm = norm
     gates.attach(model, "grouped")
@@ -163,7 +165,8 @@ def test_latency_is_measured_at_whole_groups(norm):
     assert gates.budget(model, IMAGES, latency=1.0).realised() > 0  # a width that is no multiple would raise
 
 
-def test_latency_of_a_layer_norm_is_measured_along_its_channels():
+def test_latency_of_a_layer_norm_is_measured_along_its_channels(monkeypatch):
+    monkeypatch.setattr(latency, "SECONDS", 1e-4)
     model = Net(
         lambda m, x: m.b(m.norm(m.a(x))), a=nn.Linear(8, 16), norm=nn.LayerNorm(16), b=nn.Linear(16, 2)
     )

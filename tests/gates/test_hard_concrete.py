@@ -230,3 +230,15 @@ def test_the_smallest_clamp_lets_gates_close():
     with torch.no_grad():
         gate.log_alpha.fill_(-9.0)
     assert not gate.is_open().any()
+
+
+def test_gates_are_opened_and_closed_just_so():
+    gate = HardConcrete(4, clamp=4.6).eval()
+    with torch.no_grad():
+        gate.log_alpha.copy_(torch.tensor([-4.0, 3.0, -2.0, 3.0]))
+    gate.open_(torch.tensor([True, True, False, False]))
+    assert gate.is_open().tolist() == [True, True, False, True]
+    assert 0 < gate.median()[0].item() < 0.01
+    gate.close_(torch.tensor([True, False, True, True]))
+    assert gate.is_open().tolist() == [False, True, False, False]
+    assert gate.log_alpha[1:3].tolist() == [3.0, -2.0]  # what was as asked is left alone

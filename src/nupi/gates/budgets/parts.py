@@ -88,9 +88,8 @@ def part(
         own = 0 if weight is None else 1 + bias
         return Part(name, always(1), outgoing, (0, own), (0, 0))
     kernel, places = weight[0, 0].numel(), output.numel() / len(outgoing)
-    if (
-        getattr(module, "groups", 1) > 1
-    ):  # an output has weights for the inputs of its group, which stay with it
+    if getattr(module, "groups", 1) > 1:
+        # An output has weights for the inputs of its group, which stay as long as it does.
         own = weight[0].numel()
         return Part(name, always(1), outgoing, (0, own + bias), (0, 2 * own * places))
     if incoming is None:

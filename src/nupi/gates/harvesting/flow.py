@@ -136,8 +136,9 @@ class Walk:
     def _misreads_size(self, node: fx.Node, kind: Any) -> bool:
         """Whether a number of channels goes where no rule looks for it."""
         read = {source for source in node.all_input_nodes if source in self.sizes}
-        looked_for = kind in RESHAPES or kind in SPLITS or (kind in SIZES and read == {self.first(node)})
-        return bool(read) and not looked_for
+        if kind in SPLITS:
+            return bool(read) and self.first(node) not in self.flows
+        return bool(read) and kind not in RESHAPES and not (kind in SIZES and read == {self.first(node)})
 
     def _stop(self, node: fx.Node, reason: str) -> None:
         """Keep all channels that come in, or whose number does."""

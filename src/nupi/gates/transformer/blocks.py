@@ -105,6 +105,7 @@ def blocks(model: nn.Module) -> Iterator[Block]:
             if (names := _present(module, name, makers, user)) and (found := _mlp(model, name, *names)):
                 yield found
                 break
+        yield from _beside_attention(model, name, module)
 
 
 def _present(
@@ -142,6 +143,22 @@ def _attention(model: nn.Module, name: str, makers: list[str], user: str) -> Blo
     if not fits or gates < 1 or channels % gates:
         return None
     return Block(name, "heads", made, user, channels // gates, gates, core)
+
+
+def _beside_attention(model: nn.Module, name: str, module: nn.Module) -> Iterator[Block]:
+    """MLPs that are an nn.Sequential beside torch's own attention, as in torchvision's ViT.
+
+    Heads of nn.MultiheadAttention cannot go: torch wants as many channels in all heads as the embedding has.
+    """
+    if any(isinstance(child, nn.MultiheadAttention) for child in module.children()):
+        for child, layers in module.named_children():
+            linear = [each for each, layer in layers.named_children() if isinstance(layer, nn.Linear)]
+            if isinstance(layers, nn.Sequential) and len(linear) == 2:
+                names = [".".join(filter(None, (name, child, each))) for each in linear]
+                others = (layer for each, layer in layers.named_children() if each not in linear)
+                found = _mlp(model, ".".join(filter(None, (name, child))), names[:1], names[1])
+                if found and not any(list(layer.parameters()) for layer in others):
+                    yield found
 
 
 def _mlp(model: nn.Module, name: str, makers: list[str], user: str) -> Block | None:
