@@ -233,6 +233,7 @@ PROBLEMS = {
             hidden=(100,),
             steps=800,
             published=(Published("fairlearn, boosted trees (docs/fairness.md)", "test", 0.163, 0.057),),
+            training=Training(ki=0.1, kp=1.0),
         ),
     )
 }
