@@ -278,6 +278,31 @@ def test_several_optimizers_of_a_model_look_ahead_together():
     assert_same(*ends)
 
 
+def _ranks_look_ahead(world):
+    """Each rank sees a violation of its own; the mean of them is what one process sees."""
+    lagrangian = nupi.Lagrangian({"h": nupi.Equality()}, reduce="mean" if world > 1 else None).double()
+    dual = nupi.NuPI(lagrangian.parameters(), ki=0.3, kp=0.2)
+    x = torch.ones(1, dtype=DOUBLE, requires_grad=True)
+    primal = torch.optim.SGD([x], lr=0.3)
+    shift = {"h": 0.0} if world == 1 else {"h": 0.5 - torch.distributed.get_rank()}
+    for _ in range(6):
+        violations = {"h": x + shift["h"]}
+        lagrangian(0 * x.sum(), violations).backward()
+        with nupi.extrapolated(lagrangian, dual, primal, violations):
+            violations = {"h": x + shift["h"]}
+            lagrangian(0 * x.sum(), violations).backward()
+        lagrangian.ascend(dual, violations)
+        primal.step()
+        primal.zero_grad()
+    return x.item(), lagrangian.multipliers["h"].item()
+
+
+def test_ranks_look_ahead_as_one_process_does(ranks):
+    alone = _ranks_look_ahead(1)
+    for found in ranks.run(_ranks_look_ahead, 2, world=2):
+        assert found == pytest.approx(alone, rel=1e-12)
+
+
 # --- optimistic ---
 
 

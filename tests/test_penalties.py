@@ -56,6 +56,12 @@ def test_nupi_is_gradient_ascent_on_the_augmented_lagrangian_of_equalities(seed,
     torch.testing.assert_close(theta, multiplier + c * before_last, rtol=1e-9, atol=1e-9 * max(1.0, scale))
 
 
+def test_a_penalty_and_kp_add_up_on_equalities():
+    both, _ = path(0, nupi.Equality, partial(nupi.NuPI, ki=0.2, kp=0.5, init="error"), 1.5, 40)
+    alone, _ = path(0, nupi.Equality, partial(nupi.NuPI, ki=0.2), 2.0, 40)
+    torch.testing.assert_close(both, alone, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_for_inequalities_the_stable_point_is_shared_and_the_path_is_not(seed):
     controller = partial(nupi.NuPI, ki=0.3, kp=1.0, init="error")
