@@ -8,12 +8,13 @@ import typing as _typing
 from nupi.ascent import NonFiniteMultiplierError, NonFiniteViolationError
 from nupi.constraints import Band, Equality, Inequality
 from nupi.lagrangian import Lagrangian
-from nupi.optim import PID, NuPI, UnifiedMomentum, as_nupi
+from nupi.optim import PID, NuPI, SelfTuned, UnifiedMomentum, as_nupi
 from nupi.violations import Averaged, Indexed, Measured
 
 if _typing.TYPE_CHECKING:
     from nupi import distributed, gates, monitor, rates, theory, tune
     from nupi.best import Best
+    from nupi.coefficient import Coefficient
     from nupi.monitor.finding import ConstraintWarning, Finding
     from nupi.monitor.monitor import Monitor
     from nupi.solve.minimize import minimize
@@ -27,6 +28,7 @@ __all__ = [
     "Averaged",
     "Band",
     "Best",
+    "Coefficient",
     "ConstraintWarning",
     "Equality",
     "Finding",
@@ -38,6 +40,7 @@ __all__ = [
     "NonFiniteMultiplierError",
     "NonFiniteViolationError",
     "NuPI",
+    "SelfTuned",
     "Solution",
     "Status",
     "UnifiedMomentum",
@@ -56,6 +59,7 @@ __all__ = [
 _PARTS = ("distributed", "gates", "monitor", "rates", "theory", "tune")
 _LATE = {
     "Best": "nupi.best",
+    "Coefficient": "nupi.coefficient",
     "ConstraintWarning": "nupi.monitor.finding",
     "Finding": "nupi.monitor.finding",
     "Monitor": "nupi.monitor.monitor",

@@ -36,6 +36,9 @@ class Snapshot:
         ours = isinstance(dual, DualOptimizer)
         self._kept: list[_Kept] = []
         self._states: list[dict[str, Any] | None] = []
+        untouched: frozenset[str] = frozenset()
+        if isinstance(dual, DualOptimizer) and dual.writes_groups:
+            untouched = dual.untouched(some_rows=any(move.rows is not None for move in moves))
         for move in moves:
             rows, mask, theta = move.rows if ours else None, move.mask, move.multiplier
             self._kept.append(
@@ -48,6 +51,8 @@ class Snapshot:
             before = dict(state)
             self._states.append(before)
             for slot, value in state.items():
+                if slot in untouched:
+                    continue
                 if not isinstance(value, torch.Tensor):
                     before[slot] = deepcopy(value)
                 elif value.layout != torch.strided:  # a sparse momentum is replaced, not written to
@@ -57,7 +62,8 @@ class Snapshot:
                 else:
                     self._kept.append((value, value.index_select(0, rows), rows, mask))
         # Other libraries count steps, or keep averages, in their param groups.
-        self._groups = None if ours else [dict(group) for group in dual.param_groups]
+        writes = not isinstance(dual, DualOptimizer) or dual.writes_groups
+        self._groups = [dict(group) for group in dual.param_groups] if writes else None
 
     def undo(self) -> None:
         """Put everything back as it was, state that was not there before included."""
