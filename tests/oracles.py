@@ -111,14 +111,13 @@ def self_tuned(errors, theta, steps, scale, lr=None, low=-math.inf, high=math.in
         found = ym_left / max(mm_left, 1e-30)
         explained, n = ym_left * found, (1 - math.exp(-w0 * t)) / (1 - keep)
         grown, most = max(most, abs(mean)) / (most or max(abs(mean), 1e-30)), max(most, abs(mean))
-        balance = scale / most if most else 0.0
+        balance = 4 * scale / most if most else 0.0
         b = b * grown**2 if sure == 0 else b
         held = b if b > 0 else w0 * most**2 / scale
         fallen = held * math.exp(-3 * w0)
         enough = explained > max(0.3, 8 / n) * max(0.0, yy_left - explained)
-        still = (sure == 0 and size(mean) > 0.5 * most) or abs(band) < 0.1 * size(mean)
-        stalled = still and size(mean) > 0.03 * most and t > steps / 8
-        if enough and found > 0 and mm_left > 1e-6 * mm and n > 8:
+        stalled = abs(band) < 0.1 * size(mean) and size(mean) > 0.03 * most and t > steps / 8
+        if enough and found > 0 and mm_left > 1e-6 * mm and n > 8 and mm > n * (balance / 100) ** 2:
             b, sure = max(found, fallen), explained / max(yy_left, 1e-30)
         else:
             b = fallen if stalled and abs(level) <= 4 * balance else held

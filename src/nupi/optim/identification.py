@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from nupi.rule import Gain
 
 BELIEF = 0.3  # of what h alone leaves unexplained, relative to what is left
+ROOM = 4.0  # a guess from the size of the loss may be so much too small
+FAINT = 0.01  # in units of `balance`: multipliers that move by less are not heard
 STILL = 0.1  # a violation whose band is narrower than this share of it does not move
 FALL = 3.0  # b may fall by e^-3 within `steps` / SPEED
 AT_REST = ("most", "e_slow", "e_band", "m_fast", "m_slow", "s_ee", "s_em", "s_mm", "s_ye", "s_ym", "s_yy")
@@ -78,18 +80,19 @@ def identify_(
     found, explained, rest, apart = _least_squares(state)
     samples = (1.0 - torch.exp(-SPEED / steps * state["age"])) / (1.0 - keep)
     enough = explained > (8.0 / samples).clamp(min=BELIEF) * (rest - explained).clamp(min=0.0)
-    good = enough & (found > 0) & apart & (samples > 8)
-
     size = violation(state, bounds)
     most = torch.maximum(state["most"], state["mean"].abs())
     grown = most / torch.where(state["most"] > 0, state["most"], most).clamp_(min=TINY)
     state["most"].copy_(most)
-    balance = scale / most.clamp(min=TINY) * (most > 0)
+    balance = ROOM * scale / most.clamp(min=TINY) * (most > 0)
+    # A multiplier that has hardly moved cannot be what moved the violation.
+    moved = state["s_mm"] > samples * (FAINT * balance).square()
+    good = enough & (found > 0) & apart & (samples > 8) & moved
     unsure = state["sure"] == 0
     known = torch.where(unsure, state["response"] * grown.square(), state["response"])
     held = torch.where(known > 0, known, SPEED / steps * most.square() / scale)
     fallen = held * exp(-FALL * omega)
-    still = (unsure & (size > 0.5 * most)) | (state["e_band"].abs() < STILL * size)
+    still = state["e_band"].abs() < STILL * size
     patient = (state["age"] > steps / 8) & (size > PATIENCE * most)
     stalled = still & patient & (state["level"].abs() <= BEYOND * balance)
     response = torch.where(good, torch.maximum(found, fallen), torch.where(stalled, fallen, held))

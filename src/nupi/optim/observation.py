@@ -56,7 +56,9 @@ def observe(
     if found is None or not held:
         return False
     # The last number says on how many ranks something went wrong.
-    notes = torch.zeros(len(ROWS), sum(m.numel() for m in held) + 1, dtype=torch.float64, device=held[0].device)
+    notes = torch.zeros(
+        len(ROWS), sum(m.numel() for m in held) + 1, dtype=torch.float64, device=held[0].device
+    )
     failure: Exception | None = None
     try:
         places = dict(zip(map(id, held), notes[:, :-1].split([m.numel() for m in held], dim=1), strict=True))
@@ -136,22 +138,21 @@ def _measured(
 ) -> tuple[Plant, torch.Tensor]:
     """The plant on this batch, and the curvature if there are several primal steps to a dual step."""
     group = dual.param_groups[0]
-    states: list[dict[str, torch.Tensor]] = [dual.state[one.target.multiplier] for one in shown]
     errors = torch.cat([one.errors for one in shown])
     theta = torch.cat([one.part(one.target.multiplier) for one in shown]).to(errors.dtype)
-    pairs = list(zip(shown, states, strict=True))
-    heard = torch.cat([one.part(state["last"]) for one, state in pairs]).to(errors.dtype)
-    wanted = torch.cat(
-        [one.target.constraint.infeasibility(part) for one, part in zip(shown, heard.split([len(o.errors) for o in shown]), strict=True)]
-    )
-    live = (theta != 0) | (wanted > 0)
+    wanted, worst = [], []
+    for one in shown:
+        state, size = dual.state[one.target.multiplier], one.target.constraint.infeasibility
+        wanted.append(size(one.part(state["last"])))
+        worst.append(torch.maximum(state["worst"], size(state["last"])).flatten())
+    wants = torch.cat(wanted).to(errors.dtype)
+    live = (theta != 0) | (wants > 0)
     live = live | ~live.any()
-    worst = torch.stack([torch.maximum(s["worst"], one.target.constraint.infeasibility(s["last"])).square().sum() for one, s in pairs]).sum().sqrt()
-    need = float(SPEED / group["steps"] * worst / group["per_step"])
+    need = float(SPEED / group["steps"] * torch.cat(worst).norm() / group["per_step"])
     signs = torch.Generator().manual_seed(group["taken"])
     counts = [len(one.errors) for one in shown]
     try:
-        plant = measure(found, loss, errors, theta, live, wanted, counts, need, signs)
+        plant = measure(found, loss, errors, theta, live, wants, counts, need, signs)
         bent = torch.zeros((), dtype=errors.dtype, device=errors.device)
         if group["per_step"] > 1:
             bent = curvature(found, loss + torch.dot(theta, errors), errors, signs)
@@ -197,7 +198,13 @@ def _take_in(state: dict[str, torch.Tensor], note: torch.Tensor, group: dict[str
     # and gains that followed it would explode.
     strained = known & (state["level"].abs() > BEYOND * scale_of(state))
     new["response"] = torch.where(strained, torch.maximum(new["response"], old["response"]), new["response"])
-    first = {"response": response, "balance": balance, "curvature": bent, "sure": 0.0 * response, "least": least}
+    first = {
+        "response": response,
+        "balance": balance,
+        "curvature": bent,
+        "sure": 0.0 * response,
+        "least": least,
+    }
     for name, value in new.items():
         value = torch.where(known, value, first.get(name, value))
         state[name].copy_(torch.where(count > 0, value, old[name]))

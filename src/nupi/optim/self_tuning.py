@@ -22,8 +22,8 @@ the loss. It would also start a runaway under Adam, whose steps do not depend on
 multiplier raises the second moments, which lowers b, which raises kp. Sigma is taken from the covariance of successive
 changes: -sigma^2 for noise, >= 0 for a signal that moves smoothly.
 
-**Constraints that cannot be met.** Their multipliers would grow for ever, and under Adam exponentially, since b falls as
-1/theta. Beyond four times `scale` the integral gain falls with the square of the multiplier, which then grows as the
+**Constraints that cannot be met.** Their multipliers would grow for ever, and under Adam exponentially, since b falls
+as 1/theta. Beyond four times `scale` the integral gain falls with the square of the multiplier, which then grows as the
 third root of time; and b follows no further down.
 
 All functions work elementwise on tensors of one shape, in place, and never look at a value. `steps` is a number, or a

@@ -9,7 +9,14 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-SUPPORTED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop)
+SUPPORTED = (
+    torch.optim.SGD,
+    torch.optim.Adam,
+    torch.optim.AdamW,
+    torch.optim.NAdam,
+    torch.optim.RMSprop,
+    torch.optim.Adagrad,
+)
 
 
 class Scaling(NamedTuple):
@@ -68,8 +75,12 @@ def _scaling(
         if group["centered"]:
             moment = (moment - state["grad_avg"].square()).clamp(min=0.0)
         return Scaling(parameter, rate / (1.0 - group["momentum"]), moment)
+    if isinstance(optimizer, torch.optim.Adagrad):
+        if not float(state["step"]):
+            return None
+        return Scaling(parameter, rate / (1.0 + (float(state["step"]) - 1) * group["lr_decay"]), state["sum"])
     if "exp_avg_sq" not in state:
         return None
-    moment = state["max_exp_avg_sq"] if group["amsgrad"] else state["exp_avg_sq"]
+    moment = state["max_exp_avg_sq"] if group.get("amsgrad") else state["exp_avg_sq"]
     steps = float(state["step"])
     return Scaling(parameter, rate, moment / (1.0 - float(group["betas"][1]) ** steps))

@@ -10,6 +10,7 @@ import torch
 from nupi.constraints import Inequality
 from nupi.lagrangian import Lagrangian
 from nupi.optim.nupi import NuPI
+from nupi.optim.self_tuned import SelfTuned
 from nupi.solve.checks import check_run, check_switch
 from nupi.solve.kkt import kkt_residuals
 from nupi.solve.methods import DEFAULT_PRIMAL, Factory, make_optimizer
@@ -106,7 +107,7 @@ def minimize(
     if callback is not None and not callable(callback):
         raise TypeError(f"callback must be a function of a Step, but a {type(callback).__name__} came")
     factory = _dual_factory(ki, kp, nu, dual)
-    loop = _Loop(problem, factory, primal or DEFAULT_PRIMAL, restart=restart, penalty=penalty)
+    loop = _Loop(problem, factory, primal or DEFAULT_PRIMAL, steps, restart=restart, penalty=penalty)
     records: dict[str, list[Any]] = {name: [] for name in ("step", *history)}
     status, taken = Status.BUDGET_SPENT, steps
     for step in range(steps):
@@ -134,6 +135,7 @@ class _Loop:
         problem: Problem,
         dual: Factory,
         primal: Factory,
+        steps: int,
         *,
         restart: bool,
         penalty: float | Mapping[str, float] | None,
@@ -147,8 +149,9 @@ class _Loop:
                 given = Inequality(tuple(given.shape), init=given.init, restart=True, upper=given.upper)
             groups[group.name] = given
         self.lagrangian = Lagrangian(groups, penalty=penalty).to(problem.device, problem.dtype)
-        self.dual = make_optimizer(dual, self.lagrangian.parameters(), {}, "dual")
         self.primal = make_optimizer(primal, self.x.values(), {}, "primal")
+        known = _known_to_self_tuned(dual, self.primal, steps)
+        self.dual = make_optimizer(dual, self.lagrangian.parameters(), known, "dual")
         if any(group.get("maximize") for group in self.primal.param_groups):
             raise ValueError("primal would maximize the Lagrangian over x; leave maximize=True out")
         if not all(group.get("maximize") for group in self.dual.param_groups):
@@ -218,6 +221,15 @@ def _dual_factory(ki: float | None, kp: float, nu: float, dual: Factory | None) 
             f"ki={ki}, kp={kp}, nu={nu} are nuPI's; with dual= put the options into functools.partial"
         )
     return dual
+
+
+def _known_to_self_tuned(factory: Factory, primal: torch.optim.Optimizer, steps: int) -> dict[str, Any]:
+    """What a run tells a `SelfTuned` that was not told it: a quarter of its steps, and the optimizer of x."""
+    kind, given = (factory.func, factory.keywords) if isinstance(factory, partial) else (factory, {})
+    if not (isinstance(kind, type) and issubclass(kind, SelfTuned)):
+        return {}
+    known = {"steps": max(1.0, steps / 4), "primal": primal}
+    return {name: value for name, value in known.items() if name not in given}
 
 
 def _all_finite(*tensors: torch.Tensor) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import nupi
-from nupi.paper.self_tuned import networks, quadratics, unseen
+from nupi.paper.self_tuned import networks, quadratics, seen, unseen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
