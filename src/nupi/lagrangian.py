@@ -108,6 +108,7 @@ class Lagrangian(MultiplierModule):
         Under `reduce` it does not communicate: like the loss, the value is this rank's own, and what
         DistributedDataParallel and `fully_shard` make of it, the average over ranks, is the Lagrangian of the
         joined batch. (For `Averaged` that holds where counts are even; `nupi.distributed.total` makes it exact.)
+        A `SelfTuned` that measures the model is the exception: all ranks join what they found, here.
         """
         if not isinstance(loss, torch.Tensor):
             raise TypeError(f"loss must be a scalar tensor, but a {type(loss).__name__} came")

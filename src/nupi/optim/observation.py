@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from nupi.plant.optimizers import Scaling
     from nupi.violations import Target, Violation
 
-ROWS = ("measured", "response", "balance", "speed", "curvature")
+ROWS = ("measured", "response", "balance", "slope", "speed", "curvature")
 TRUST = 10.0
-SETTLING = 8.0  # the scale of a multiplier is free to move until steps / 8
+SETTLING = 8.0  # what the first b asks for is settled after steps / 8
 FAINT = 1e-12  # a balance below this is that of a loss without a gradient
 
 
@@ -91,13 +91,15 @@ def _note(
         return
     plant, bent = _measured(dual, found, loss, shown)
     counts = [len(one.errors) for one in shown]
-    for one, b, balance in zip(shown, plant.response.split(counts), plant.balance.split(counts), strict=True):
+    parts = [part.split(counts) for part in (plant.response, plant.balance, plant.slope)]
+    for one, b, balance, slope in zip(shown, *parts, strict=True):
         usable = (b > 0) & b.isfinite() & balance.isfinite()
         rows = torch.stack(
             [
                 torch.ones_like(b, dtype=torch.float64),
                 b.double().clamp(min=TINY).log(),
                 balance.double().clamp(min=FAINT).log(),
+                slope.double().clamp(min=TINY).log(),
                 plant.speed.double().expand_as(b),
                 bent.double().expand_as(b),
             ]
@@ -174,25 +176,27 @@ def _take_in(state: dict[str, torch.Tensor], note: torch.Tensor, group: dict[str
     A response that is too small is the dangerous error: the average may not fall below what was known that fast.
     """
     count, *means = (row.view(state["response"].shape) for row in note)
-    response, balance, speed, bent = (mean / count.clamp(min=1.0) for mean in means)
-    response, balance = response.exp(), balance.exp()
+    response, balance, slope, speed, bent = (mean / count.clamp(min=1.0) for mean in means)
+    response, balance, slope = response.exp(), balance.exp(), slope.exp()
     old = {name: state[name].double() for name in PLANT}
     known = old["response"] > 0
     closeness = torch.minimum(old["response"], response) / torch.maximum(old["response"], response)
     least = SPEED / group["steps"] * state["worst"].double() / response
+    # A gradient that vanishes would make the multiplier that balances the loss grow without end.
+    steepest = torch.maximum(
+        slope, old["slope"] * 0.5 ** ((group["taken"] - group["measured_at"]) / group["steps"])
+    )
+    balance = balance * slope / steepest
     new = {
         "response": _averaged(old["response"], response, response / TRUST, response * TRUST**2),
         "balance": _averaged(old["balance"], balance, balance / TRUST**2, balance * TRUST),
         "curvature": (old["curvature"] + bent) / 2,
         "speed": speed,
+        "slope": steepest,
         "sure": closeness,
         "least": torch.maximum(old["least"], least),
     }
-    # The scale of the multiplier comes from the first measurements: it may only double within `steps` after them.
-    elapsed = group["taken"] - group["measured_at"]
-    most = scale_of(old) * 2.0 ** (elapsed / group["steps"])
     settled = known & (state["age"] > group["steps"] / SETTLING)
-    new["balance"] = torch.where(settled, torch.minimum(new["balance"], most), new["balance"])
     new["least"] = torch.where(settled, old["least"], new["least"])
     # A constraint that is not met by a multiplier this large may be one that cannot be met: its gradient vanishes,
     # and gains that followed it would explode.

@@ -13,8 +13,8 @@ times c has c^2 times the b, and 1/c times the multiplier.
 
 **The size of a multiplier.** `scale` is the multiplier to expect: the one at which the constraint's gradient is as
 large as the loss's (`balance`), or, if the loss has no gradient, the one that moves the violation at the wanted speed.
-It is taken from the first measurements and may then only double within `steps`, so that nothing a multiplier does can
-move it. Two limits are in units of it.
+A constraint whose gradient vanishes does not make it larger: the largest gradient seen counts, and is forgotten by half
+in `steps`. Two limits are in units of it.
 
 **Noise.** A violation measured on a batch is its true value plus noise of size sigma, and kp sigma (times what the
 smoothing leaves) is what the multiplier then shakes by. It may shake by a tenth of `scale`. Shaking more would drown
@@ -55,7 +55,7 @@ TINY = 1e-30
 GAINS = ("ki", "kp", "weight")
 NOTES = ("last", "change")
 SUMMARIES = ("age", "covariance", "mean", "level", "worst", "boost")
-PLANT = ("response", "curvature", "balance", "speed", "least", "sure")
+PLANT = ("response", "curvature", "balance", "speed", "slope", "least", "sure")
 
 
 def open_(theta: torch.Tensor, state: State, e: torch.Tensor) -> None:

@@ -52,6 +52,11 @@ def scalings(optimizers: Sequence[torch.optim.Optimizer]) -> list[Scaling] | Non
             for parameter in group["params"]:
                 if not parameter.requires_grad:
                     continue
+                if hasattr(parameter, "device_mesh"):
+                    raise TypeError(
+                        "the model's parameters are sharded (fully_shard), and the response cannot be measured "
+                        "through them; build SelfTuned without primal, and it is identified from the violations"
+                    )
                 one = _scaling(optimizer, group, parameter)
                 if one is None:
                     return None

@@ -44,6 +44,8 @@ class Plant(NamedTuple):
     """The multiplier at which the constraint's gradient is as large as the loss's, in the metric of P."""
     speed: torch.Tensor
     """The largest share of the violation that one primal step can remove; 0 for SGD, which has no such bound."""
+    slope: torch.Tensor
+    """The length of the constraint's gradient."""
 
 
 def measure(
@@ -96,15 +98,17 @@ def measure(
         root = diagonal.sqrt().clamp(min=TINY)
         overlap = m.abs() / (root[:, None] * root)
         response = diagonal * (overlap[:, live].sum(1) + (~live).to(overlap.dtype))
+        slope = torch.stack([row.square().sum(1) for row in flat]).sum(0).sqrt()
     else:
-        diagonal = _mean_diagonals(violations, parameters, p, groups, signs)
+        diagonal, slope = _mean_diagonals(violations, parameters, p, groups, signs)
         unit = toward / diagonal.sqrt().clamp(min=TINY)
         unit = unit / unit.norm().clamp(min=TINY)
         scaled = unit / diagonal.sqrt().clamp(min=TINY)
         largest = _square(_gradients(violations, parameters, scaled), p)
         response = diagonal * (MARGIN * largest).clamp(min=1.0)
     share = torch.zeros(()) if top is None else (top / wanted.norm().clamp(min=TINY)).clamp(max=UNLIMITED)
-    return Plant(response, (pull / diagonal.clamp(min=TINY)).sqrt() * (diagonal > 0), share.to(response))
+    balance = (pull / diagonal.clamp(min=TINY)).sqrt() * (diagonal > 0)
+    return Plant(response, balance, share.to(response), slope)
 
 
 def preconditioner(
@@ -180,13 +184,15 @@ def _mean_diagonals(
     p: list[torch.Tensor],
     groups: Sequence[int],
     signs: torch.Generator,
-) -> torch.Tensor:
-    """Each group's mean of the diagonal of M, for each of its constraints."""
-    found = []
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Each group's mean of the diagonal of M, and its mean slope, for each of its constraints."""
+    found, slopes = [], []
     for part in violations.split(list(groups)):
-        square = _square(_gradients(part, parameters, _signs(part, signs)), p)
-        found.append((square / len(part)).expand(len(part)))
-    return torch.cat(found)
+        gradient = _gradients(part, parameters, _signs(part, signs))
+        found.append((_square(gradient, p) / len(part)).expand(len(part)))
+        square = torch.stack([g.square().sum() for g in gradient]).sum()
+        slopes.append((square / len(part)).sqrt().expand(len(part)))
+    return torch.cat(found), torch.cat(slopes)
 
 
 def _signs(like: torch.Tensor, signs: torch.Generator) -> torch.Tensor:

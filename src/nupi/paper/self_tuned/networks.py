@@ -60,7 +60,7 @@ RULES: dict[str, dict[str, Bound]] = {
 
 
 def network(
-    data: Callable[[], tuple[torch.Tensor, torch.Tensor]],
+    data: str,
     rule: str,
     optimizer: str,
     seed: int,
@@ -70,7 +70,7 @@ def network(
     unit: float = 1.0,
 ) -> Task:
     """A network with one hidden layer of 64, trained under the bounds of a rule."""
-    rows, labels = data()
+    rows, labels = DATA[data]()
     bounds = RULES[rule]
     rng = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng():
@@ -103,7 +103,7 @@ def network(
 
     constraints = {name: Equality() if side == "=" else Inequality() for name, (_, side, _) in bounds.items()}
     primal = OPTIMIZERS[optimizer](parameters, lr=RATES[optimizer])
-    name = f"{data.__name__}, {rule}, {optimizer}, seed {seed}"
+    name = f"{data}, {rule}, {optimizer}, seed {seed}"
     return Task(name, list(parameters), primal, dict(constraints), evaluate, steps, judge)
 
 
@@ -114,3 +114,7 @@ def low_digits() -> tuple[torch.Tensor, torch.Tensor]:
 
     images, digits = load_digits(return_X_y=True)
     return torch.from_numpy(images).float() / 8 - 1, torch.from_numpy(digits < 3).float()
+
+
+DATA = {"adult_rows": adult_rows, "blobs": blobs, "low_digits": low_digits}
+"""What networks are trained on, by name."""

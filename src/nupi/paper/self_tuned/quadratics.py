@@ -10,12 +10,17 @@ Gaussian noise to the violations, of a share of the size of the first.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
 from nupi import Equality, Inequality
 from nupi.paper import plane
 from nupi.paper.self_tuned.task import OPTIMIZERS, Task, worst
 from nupi.paper.svm.problem import svm
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 CELLS: dict[str, tuple[str, float, float]] = {
     "paper": ("momentum", 1e-3, 1.0),
@@ -100,9 +105,9 @@ def quadratic_program(
     return Task(name, [x], OPTIMIZERS[optimizer]([x], lr=lr), dict(constraints), evaluate, steps, judge)
 
 
-def plane_start(start: tuple[float, float], steps: int = 15_000) -> Task:
+def plane_start(start: Sequence[float], steps: int = 15_000) -> Task:
     """The nonconvex problem in the plane from one start; it should end at the global optimum."""
-    x = torch.tensor(start, dtype=torch.float64, requires_grad=True)
+    x = torch.tensor(list(start), dtype=torch.float64, requires_grad=True)
     goal = plane.optima().constrained
 
     def evaluate() -> tuple[torch.Tensor, dict[str, torch.Tensor]]:

@@ -1,46 +1,69 @@
-"""Runs of the tasks with SelfTuned and with gains set by hand, one row of numbers each."""
+"""One run of one task with one method, as a job: the numbers it is judged by."""
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 import nupi
+from nupi.optim import self_tuning
 from nupi.paper.self_tuned import networks, quadratics, seen, unseen
+from nupi.paper.self_tuned.methods import METHODS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from nupi.paper.self_tuned.task import Task
 
-VERSION = "1"
+VERSION = "2"
 """Change it when a run computes something else: results that were kept under another one are not used."""
 
-GRID = (0.001, 0.01, 0.1, 1.0)
-"""Step sizes of gradient ascent, of which the best is shown."""
-
-Build = "Callable[[Any, Task], torch.optim.Optimizer]"
-# ruff: noqa: ARG005 - a method may do without the task
-METHODS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "SelfTuned": lambda params, task: nupi.SelfTuned(
-        params, task.steps / task.dual_every / 4, primal=task.primal
-    ),
-    "SelfTuned, identified": lambda params, task: nupi.SelfTuned(params, task.steps / task.dual_every / 4),
-    **{f"gradient ascent {ki:g}": (lambda params, task, ki=ki: nupi.NuPI(params, ki=ki)) for ki in GRID},
-    "nuPI 0.03, 5": lambda params, task: nupi.NuPI(params, ki=0.03, kp=5.0, init="bumpless"),
-    "nuPI 0.03, 5, 0.9": lambda params, task: nupi.NuPI(params, ki=0.03, kp=5.0, nu=0.9, init="bumpless"),
-    "PID 0.01, 0.1, 0.01": lambda params, task: nupi.PID(params, ki=0.01, kp=0.1, kd=0.01),
+TASKS: dict[str, Callable[..., Task]] = {
+    "svm": quadratics.svm_cell,
+    "program": quadratics.quadratic_program,
+    "plane": quadratics.plane_start,
+    "network": networks.network,
+    "autoencoder": seen.autoencoder,
+    "wine": seen.wine,
+    "tumours": unseen.tumours,
+    "diabetes": unseen.diabetes,
 }
-"""By name; the PID's gains are omnisafe's defaults."""
 
 
-def train(task: Task, method: str) -> dict[str, Any]:
-    """Train once: multipliers first, then the model. Gives the task's own numbers, and the largest multiplier."""
-    lagrangian = nupi.Lagrangian(task.constraints)
-    dual = METHODS[method](lagrangian.parameters(), task)
-    largest = torch.zeros(())
+def solve(
+    *, task: str, method: str, constants: dict[str, float] | None = None, **settings: Any
+) -> dict[str, Any]:
+    """Train once: multipliers first, then the model.
+
+    Args:
+        task: one of `TASKS`.
+        method: one of `METHODS`.
+        constants: of `nupi.optim.self_tuning`, by name, to be taken in place of its own.
+        settings: of the task.
+
+    Returns:
+        The task's own numbers, and the largest multiplier of the run.
+    """
+    torch.set_num_threads(1)
+    before = {name: getattr(self_tuning, name) for name in constants or {}}
+    try:
+        for name, value in (constants or {}).items():
+            setattr(self_tuning, name, value)
+        return _train(TASKS[task](**settings), method)
+    finally:
+        for name, value in before.items():
+            setattr(self_tuning, name, value)
+
+
+def _train(task: Task, name: str) -> dict[str, Any]:
+    method = METHODS[name]
+    groups = {each: method.constraint(constraint) for each, constraint in task.constraints.items()}
+    lagrangian = nupi.Lagrangian(groups, penalty=method.penalty)
+    dual = method.dual(lagrangian.parameters(), task)
+    largest = 0.0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # that T is too short is one of the cases
         try:
@@ -52,47 +75,13 @@ def train(task: Task, method: str) -> dict[str, Any]:
                 task.primal.step()
                 task.primal.zero_grad()
                 if step % 25 == 0:
-                    sizes = [m.abs().max().float() for m in lagrangian.multipliers.values()]
-                    largest = torch.stack([largest, *sizes]).max()
-        except nupi.NonFiniteViolationError:
-            return {"violation": float("inf"), "multiplier": float("inf")}
-    found = task.judge()
+                    largest = max(largest, *(float(m.abs().max()) for m in lagrangian.multipliers.values()))
+        except (nupi.NonFiniteViolationError, nupi.NonFiniteMultiplierError):
+            return {"violation": 1e9, "multiplier": 1e9, "diverged": True}
+    found = {**task.judge(), "multiplier": largest}
     if task.name.startswith("SVM"):
         from nupi.paper.svm.problem import svm
 
         unit = quadratics.CELLS[task.name.removeprefix("SVM, ")][2]
         found["lambda"] = float(svm().distance(unit * lagrangian.multipliers["margin"]))
-    return {**found, "multiplier": float(largest)}
-
-
-def tasks(seeds: int, programs: int) -> Iterator[tuple[str, Callable[[], Task]]]:
-    """Every task of the comparison, by its family: what was kept back first, then the development problems."""
-    for seed in range(seeds):
-        for build in (unseen.autoencoder, unseen.wine):
-            yield "unseen", lambda build=build, seed=seed: build(seed)
-        for rule in ("recall 80, rate 40", "rate = 35", "rate <= 10"):
-            for optimizer in ("adam", "adamw", "momentum"):
-                for data in (networks.low_digits, networks.adult_rows):
-                    yield (
-                        "networks",
-                        lambda d=data, r=rule, o=optimizer, s=seed: networks.network(d, r, o, 10 + s),
-                    )
-    for optimizer in ("adam", "momentum"):
-        yield "impossible", lambda o=optimizer: networks.network(networks.adult_rows, "impossible", o, 10)
-    for cell in quadratics.CELLS:
-        yield "SVM", lambda c=cell: quadratics.svm_cell(c)
-    for number in range(programs):
-        for equality in (True, False):
-            for optimizer, noise in (
-                ("sgd", 0.0),
-                ("momentum", 0.0),
-                ("adam", 0.0),
-                ("sgd", 0.03),
-                ("adam", 0.03),
-            ):
-                yield (
-                    "quadratic programs",
-                    lambda n=number, q=equality, o=optimizer, z=noise: quadratics.quadratic_program(
-                        2026 + n, equality=q, optimizer=o, noise=z
-                    ),
-                )
+    return {key: value if math.isfinite(value) else 1e9 for key, value in found.items()}
