@@ -82,7 +82,8 @@ def self_tuned(errors, theta, steps, scale, lr=None, low=-math.inf, high=math.in
     path, w0, rate = [], 4 / steps, min(1, 32 / steps)
     fast, slow, keep = min(1, 8 * w0), min(0.5, w0 / 2), math.exp(-w0)
     u, xi, mean, last, level = theta, errors[0], errors[0], errors[0], theta
-    change = cov = worst = most = b = sure = band = 0.0
+    change = cov = worst = most = b = sure = band = pace = 0.0
+    slow_mean = errors[0]
     boost, s = 1.0, [0.0] * 6
     e_fast = e_slow = errors[0]
     m_fast = m_slow = theta
@@ -96,6 +97,7 @@ def self_tuned(errors, theta, steps, scale, lr=None, low=-math.inf, high=math.in
         change, last = e - last, e
         mean += rate * (e - mean)
         level += rate * (theta - level)
+        slow_mean += min(1, w0) * (e - slow_mean)
         sigma = math.sqrt(max(0.0, -cov / (1 - math.exp(-max(1, t - 2) / 32))))
         # What is known of the plant.
         before, cause = band, m_fast - m_slow
@@ -136,6 +138,11 @@ def self_tuned(errors, theta, steps, scale, lr=None, low=-math.inf, high=math.in
         w = min(w, (gone + kappa) / 2, 0.5)
         ki = w * max(0.0, gone + kappa - w) / ((1 - w) * gain * (1 + far**2)) if b > 0 else 0.0
         kp = kappa / gain if b > 0 else 0.0
+        if left > 0 and abs(mean) > 0.9 * abs(slow_mean) and abs(level) > balance and t > steps:
+            pace *= math.exp(-2 / steps)
+            ki = min(ki, pace / max(abs(mean), 1e-30))
+        else:
+            pace = max(pace, ki * abs(mean))
         # The step: nuPI's, in its conditional form.
         moved = (1 - math.exp(-4 * kappa)) * (e - xi)
         xi += moved

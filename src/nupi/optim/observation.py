@@ -200,8 +200,9 @@ def _take_in(state: dict[str, torch.Tensor], note: torch.Tensor, group: dict[str
     new["least"] = torch.where(settled, old["least"], new["least"])
     # A constraint that is not met by a multiplier this large may be one that cannot be met: its gradient vanishes,
     # and gains that followed it would explode.
-    strained = known & (state["level"].abs() > BEYOND * scale_of(state))
+    strained = known & ((state["level"].abs() > BEYOND * scale_of(state)) | (state["stuck"] > 0))
     new["response"] = torch.where(strained, torch.maximum(new["response"], old["response"]), new["response"])
+    new["balance"] = torch.where(strained, torch.minimum(new["balance"], old["balance"]), new["balance"])
     first = {
         "response": response,
         "balance": balance,

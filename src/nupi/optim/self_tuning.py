@@ -24,7 +24,8 @@ changes: -sigma^2 for noise, >= 0 for a signal that moves smoothly.
 
 **Constraints that cannot be met.** Their multipliers would grow for ever, and under Adam exponentially, since b falls
 as 1/theta. Beyond four times `scale` the integral gain falls with the square of the multiplier, which then grows as the
-third root of time; and b follows no further down.
+third root of time; and b follows no further down. A violation that a multiplier beyond `scale` does not move any more
+has its integral slowed down, by half in about `steps` / 3, until it moves again.
 
 All functions work elementwise on tensors of one shape, in place, and never look at a value. `steps` is a number, or a
 tensor that broadcasts to the multipliers.
@@ -50,17 +51,18 @@ SMOOTHING = 32.0  # averages reach back over steps / 32
 PATIENCE = 0.03  # a violation above this share of its worst is not met yet
 URGENCY = 8.0  # by how much the speed grows in `steps` if it is not (in log)
 BEYOND = 4.0  # in units of `scale`: where a multiplier is taken for too large
+PROGRESS = 0.9  # of what a violation was steps / 4 ago: above it, a multiplier beyond `scale` pushes in vain
 TINY = 1e-30
 
 GAINS = ("ki", "kp", "weight")
 NOTES = ("last", "change")
-SUMMARIES = ("age", "covariance", "mean", "level", "worst", "boost")
+SUMMARIES = ("age", "covariance", "mean", "level", "slow", "worst", "boost", "pace", "stuck")
 PLANT = ("response", "curvature", "balance", "speed", "slope", "least", "sure")
 
 
 def open_(theta: torch.Tensor, state: State, e: torch.Tensor) -> None:
     """Set the state before the first step: bumpless, so that the first step knows no kick. The plant is kept."""
-    for name in ("xi", "last", "mean"):
+    for name in ("xi", "last", "mean", "slow"):
         state[name].copy_(e)
     state["level"].copy_(theta)
     state["boost"].fill_(1.0)
@@ -89,6 +91,7 @@ def watch_(theta: torch.Tensor, state: State, e: torch.Tensor, steps: Gain, stri
     state["age"].add_(float(stride))
     state["mean"].lerp_(e, rate)
     state["level"].lerp_(theta, rate)
+    state["slow"].lerp_(e, at_most(SPEED * stride / steps, 1.0))
 
 
 def retune_(state: State, steps: Gain, stride: int, per_step: float, bounds: Bounds | None) -> None:
@@ -124,9 +127,23 @@ def retune_(state: State, steps: Gain, stride: int, per_step: float, bounds: Bou
     w = torch.minimum(w, 0.5 * (gone + kappa)).clamp_(max=0.5)
     ki = w * (gone + kappa - w).clamp_(min=0.0) / ((1.0 - w) * b * (1.0 + far.square()))
     known = state["response"] > 0
-    state["ki"].copy_(torch.where(known, ki, 0.0))
+    ki = _paced(state, torch.where(known, ki, 0.0), steps, stride, left, scale)
+    state["ki"].copy_(ki)
     state["kp"].copy_(torch.where(known, kappa / b, 0.0))
     state["weight"].copy_(-torch.expm1(-4.0 * kappa))
+
+
+def _paced(
+    state: State, ki: torch.Tensor, steps: Gain, stride: int, left: torch.Tensor, scale: torch.Tensor
+) -> torch.Tensor:
+    """Ki, such that the integral of a constraint that is pushed in vain goes no faster than before, and ever slower."""
+    mean = state["mean"].abs()
+    unmoved = (left > 0) & (mean > PROGRESS * state["slow"].abs())
+    stuck = unmoved & (state["level"].abs() > scale) & (state["age"] > steps)
+    state["stuck"].copy_(stuck)
+    slower = state["pace"] * exp(-2.0 * stride / steps)
+    state["pace"].copy_(torch.where(stuck, slower, torch.maximum(state["pace"], ki * mean)))
+    return torch.where(stuck, torch.minimum(ki, state["pace"] / mean.clamp(min=TINY)), ki)
 
 
 def _hurry_(state: State, steps: Gain, stride: int, left: torch.Tensor, far: torch.Tensor) -> None:
