@@ -11,7 +11,7 @@ from nupi.lagrangian import Lagrangian
 from nupi.optim.self_tuned import Found, SelfTuned
 
 if TYPE_CHECKING:
-    from nupi.distributed import Reduce
+    from nupi.violations.base import Reduce
 
 
 class Coefficient:

@@ -10,12 +10,12 @@ Gaussian noise to the violations, of a share of the size of the first.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from nupi import Equality, Inequality
-from nupi.paper import plane
+from nupi.paper.plane import problem as plane
 from nupi.paper.self_tuned.task import OPTIMIZERS, Task, worst
 from nupi.paper.svm.problem import svm
 
@@ -64,7 +64,7 @@ def quadratic_program(
 ) -> Task:
     """A random quadratic program with 2 to 8 constraints on 10 to 20 variables."""
     rng = torch.Generator().manual_seed(seed)
-    wide: dict = {"generator": rng, "dtype": torch.float64}
+    wide: dict[str, Any] = {"generator": rng, "dtype": torch.float64}
     n = int(torch.randint(10, 21, (), generator=rng))
     k = int(torch.randint(2, 9, (), generator=rng))
     basis, _ = torch.linalg.qr(torch.randn(n, n, **wide))
@@ -81,7 +81,8 @@ def quadratic_program(
     lr = {"sgd": 0.2, "momentum": 0.02, "adam": 10 * float(free.abs().max()) / steps}[optimizer]
 
     def exact() -> torch.Tensor:
-        return a @ x - right
+        gap: torch.Tensor = a @ x - right
+        return gap
 
     def evaluate() -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         seen = exact()

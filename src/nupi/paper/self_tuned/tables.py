@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -115,10 +115,10 @@ def _trained(frame: pd.DataFrame, *, unseen: bool) -> pd.DataFrame:
     rows = []
     for label, part in some.groupby("label", sort=False):
         means = part.groupby("method", sort=False)[["violation", "loss", "multiplier"]].mean()
-        row = {"task": label}
+        row = {"task": str(label)}
         ascents = means[means.index.str.startswith("gradient ascent")]
         for method in [m for m in means.index if not m.startswith("gradient ascent")]:
-            row[method] = _pair(means.loc[method])
+            row[str(method)] = _pair(means.loc[method])
         best = _best(ascents)
         row["gradient ascent, best step"] = (
             f"{_pair(ascents.loc[best])} ({best.removeprefix('gradient ascent ')})"
@@ -147,13 +147,14 @@ def _svm(frame: pd.DataFrame) -> pd.DataFrame:
     some = frame[frame["task"] == "svm"]
     rows = []
     for cell, part in some.groupby("name", sort=False):
-        each = part.set_index("method")
-        ascents = each[each.index.str.startswith("gradient ascent")]
-        row = {"cell": cell}
-        for method in [m for m in each.index if not m.startswith("gradient ascent")]:
-            row[method] = f"{_short(each.loc[method, 'violation'])}; {_short(each.loc[method, 'lambda'])}"
-        best = ascents.loc[ascents["lambda"].idxmin()]
-        row["gradient ascent, best step"] = f"{_short(best['violation'])}; {_short(best['lambda'])}"
+        row, best = {"cell": str(cell)}, (float("inf"), "")
+        for one in part.to_dict("records"):
+            shown = f"{_short(one['violation'])}; {_short(one['lambda'])}"
+            if not str(one["method"]).startswith("gradient ascent"):
+                row[str(one["method"])] = shown
+            elif one["lambda"] < best[0]:
+                best = (one["lambda"], shown)
+        row["gradient ascent, best step"] = best[1]
         rows.append(row)
     return pd.DataFrame(rows).fillna("")
 
@@ -161,7 +162,8 @@ def _svm(frame: pd.DataFrame) -> pd.DataFrame:
 def _programs(frame: pd.DataFrame) -> pd.DataFrame:
     some = frame[frame["task"] == "program"]
     rows = []
-    for (equality, optimizer, noise), part in some.groupby(["equality", "optimizer", "noise"], sort=False):
+    for names, part in some.groupby(["equality", "optimizer", "noise"], sort=False):
+        equality, optimizer, noise = (bool(names[0]), str(names[1]), float(str(names[2])))
         shares = (part["violation"] < MET).groupby(part["method"], sort=False).mean()
         kind = "equalities" if equality else "inequalities"
         row = {
@@ -172,7 +174,7 @@ def _programs(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows).fillna("")
 
 
-def _pair(row: pd.Series) -> str:
+def _pair(row: Any) -> str:
     return f"{_short(row['violation'])}; {_short(row['loss'])}"
 
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
-    from nupi import Equality, Inequality
+    from nupi.constraints import Constraint
 
     Violations = Mapping[str, torch.Tensor]
 
@@ -33,9 +33,9 @@ class Task:
     """
 
     name: str
-    parameters: list[torch.Tensor]
+    parameters: Sequence[torch.Tensor]
     primal: torch.optim.Optimizer
-    constraints: dict[str, Equality | Inequality]
+    constraints: Mapping[str, Constraint]
     evaluate: Callable[[], tuple[torch.Tensor, Violations]]
     steps: int
     judge: Callable[[], dict[str, float]]
