@@ -23,6 +23,7 @@ NAMES = (
     "importing",
     "sweep",
     "hooked",
+    "self_tuned",
 )
 
 

@@ -76,7 +76,20 @@ def _pid(name, **values):
     )
 
 
+def _self_tuned(name, **values):
+    options = {"steps": 20.0, "scale": 1.0, **values}
+    return Case(
+        name,
+        nupi.SelfTuned,
+        options,
+        lambda *args, **more: oracles.self_tuned(*args, **options, **more),
+        other={"steps": 60.0},
+    )
+
+
 CASES = [
+    _self_tuned("SelfTuned"),
+    _self_tuned("SelfTuned-slow", steps=200.0, scale=0.5),
     *(_nupi(f"NuPI-{init}-{form}", init, form) for init in INITS for form in FORMS),
     _nupi("NuPI-gradient-ascent", kp=0.0),
     _nupi("NuPI-nu-0", nu=0.0),

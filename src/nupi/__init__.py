@@ -8,12 +8,13 @@ import typing as _typing
 from nupi.ascent import NonFiniteMultiplierError, NonFiniteViolationError
 from nupi.constraints import Band, Equality, Inequality
 from nupi.lagrangian import Lagrangian
-from nupi.optim import PID, NuPI, UnifiedMomentum, as_nupi
+from nupi.optim import PID, NuPI, SelfTuned, UnifiedMomentum, as_nupi
 from nupi.violations import Averaged, Indexed, Measured
 
 if _typing.TYPE_CHECKING:
     from nupi import distributed, gates, monitor, rates, theory, tune
     from nupi.best import Best
+    from nupi.coefficient import Coefficient
     from nupi.extragradient import extrapolated, optimistic
     from nupi.implicit import Featured, Implicit
     from nupi.monitor.finding import ConstraintWarning, Finding
@@ -30,6 +31,7 @@ __all__ = [
     "Averaged",
     "Band",
     "Best",
+    "Coefficient",
     "ConstraintWarning",
     "Equality",
     "Featured",
@@ -44,6 +46,7 @@ __all__ = [
     "NonFiniteViolationError",
     "NuPI",
     "PenaltySchedule",
+    "SelfTuned",
     "Solution",
     "Status",
     "UnifiedMomentum",
@@ -64,6 +67,7 @@ __all__ = [
 _PARTS = ("distributed", "gates", "monitor", "rates", "theory", "tune")
 _LATE = {
     "Best": "nupi.best",
+    "Coefficient": "nupi.coefficient",
     "ConstraintWarning": "nupi.monitor.finding",
     "Featured": "nupi.implicit",
     "Finding": "nupi.monitor.finding",

@@ -82,6 +82,8 @@ class Lagrangian(MultiplierModule):
         None  # made at the first step of many processes, once they have the same constraints
     )
 
+    _observer: Any = None  # the dual that moves these multipliers, if it wants to see losses with their graph
+
     def __init__(
         self,
         constraints: Mapping[str, Constraint],
@@ -116,6 +118,7 @@ class Lagrangian(MultiplierModule):
         Under `reduce` it does not communicate: like the loss, the value is this rank's own, and what
         DistributedDataParallel and `fully_shard` make of it, the average over ranks, is the Lagrangian of the
         joined batch. (For `Averaged` that holds where counts are even; `nupi.distributed.total` makes it exact.)
+        A `SelfTuned` that measures the model is the exception: all ranks join what they found, here.
         """
         if not isinstance(loss, torch.Tensor):
             raise TypeError(f"loss must be a scalar tensor, but a {type(loss).__name__} came")
@@ -123,12 +126,14 @@ class Lagrangian(MultiplierModule):
             raise ValueError(
                 f"loss must be a scalar, but has shape {tuple(loss.shape)}; take its mean or sum"
             )
-        total = loss
-        for target, violation in self._paired(violations):
+        total, paired = loss, self._paired(violations)
+        for target, violation in paired:
             term = violation.term(target)
             if self.reduce is not None and violation.adds_up(self.reduce):
                 term = term * distributed.world_size(self.group)
             total = total + term
+        if self._observer is not None and not torch.compiler.is_compiling():
+            self._observer.observe(self, loss, paired)
         return total
 
     def ascend(self, dual: torch.optim.Optimizer, violations: Violations) -> None:
@@ -146,6 +151,9 @@ class Lagrangian(MultiplierModule):
             return
         if not self._refusals.silent:
             self._raise_refused(wait=False)
+        observer = dual if hasattr(dual, "observe") else None
+        if observer is not self._observer and not torch.compiler.is_compiling():
+            self._observer = observer
         together: Together | None = None
         with torch.set_grad_enabled(False):
             if self.reduce is not None and distributed.world_size(self.group) > 1:
@@ -186,6 +194,21 @@ class Lagrangian(MultiplierModule):
         listener = Listener(self, callback)
         self._listeners.append(listener)
         return listener
+
+    @property
+    def many_ranks(self) -> bool:
+        """Whether `ascend` joins what several processes measured."""
+        return self.reduce is not None and distributed.world_size(self.group) > 1
+
+    def sum_over_ranks(self, numbers: torch.Tensor) -> None:
+        """Add up numbers over the processes that `ascend` joins, in place."""
+        if self.many_ranks:
+            torch.distributed.all_reduce(numbers, group=self.group)
+
+    def ranks_of(self, violation: Violation) -> int:
+        """How many processes a violation is a sum over; 1 unless it adds up."""
+        adds_up = self.reduce is not None and violation.adds_up(self.reduce)
+        return distributed.world_size(self.group) if adds_up else 1
 
     def _join(self, dual: torch.optim.Optimizer, violations: Violations) -> tuple[Together, list[Move]]:
         """The moves of what all ranks saw. Every rank comes here, whatever it has, and gets the same."""
@@ -269,16 +292,16 @@ class Lagrangian(MultiplierModule):
             ) from None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Lagrangian:
-        """A copy with multipliers of its own, the same process group, which cannot be copied, and no listeners."""
+        """A copy with multipliers of its own, the same process group, which cannot be copied, and nobody who listens."""
         memo[id(self.group)] = self.group
         memo[id(self._listeners)] = []
         copied = type(self).__new__(type(self))
         memo[id(self)] = copied
-        copied.__dict__.update(deepcopy(self.__dict__, memo))
+        copied.__dict__.update(deepcopy({**self.__dict__, "_observer": None}, memo))
         return copied
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_listeners": []}
+        return {**self.__dict__, "_listeners": [], "_observer": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore a pickle; one of an older version gets what has been added since."""

@@ -156,3 +156,25 @@ def test_a_batch_or_a_model_that_cannot_be_measured_is_refused():
     for model in ([], frozen):
         with pytest.raises(ValueError, match="model has no parameter that requires a gradient"):
             suggest_gains(model, lagrangian, x.sum(), violations, lr=0.1, ki=0.4)
+
+
+def test_an_optimizer_is_measured_as_its_step_size_is():
+    x = torch.tensor([0.3, 0.0], dtype=torch.float64, requires_grad=True)
+    lagrangian = nupi.Lagrangian({"sum": nupi.Equality()}).double()
+    asked = ([x], lagrangian, x.square().sum(), {"sum": x.sum() - 1})
+    primal = torch.optim.SGD([x], lr=0.1, momentum=0.5)
+    by_number = suggest_gains(*asked, lr=0.1, momentum=0.5, steps=100)["sum"]
+    by_optimizer = suggest_gains(*asked, primal=primal, steps=100)["sum"]
+    torch.testing.assert_close(by_optimizer.ki, by_number.ki)
+    torch.testing.assert_close(by_optimizer.kp, by_number.kp)
+    with pytest.raises(ValueError, match="either lr or primal"):
+        suggest_gains(*asked, steps=100)
+    adam = torch.optim.Adam([x], lr=0.01)
+    with pytest.raises(ValueError, match="has not taken a step yet"):
+        suggest_gains(*asked, primal=adam, steps=100)
+    x.sum().backward()
+    adam.step()
+    # Both gradients were 1, so v = 1 and P = lr up to what the need adds: M = 2 lr, smaller than that only a little.
+    again = ([x], lagrangian, x.square().sum(), {"sum": x.sum() - 1})
+    found = suggest_gains(*again, primal=adam, steps=1000)["sum"]
+    assert 0.9 < float(found.slope) ** 2 / 0.02 <= 1.0 + 1e-6

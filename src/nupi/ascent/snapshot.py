@@ -37,6 +37,9 @@ class Snapshot:
         self._kept: list[_Kept] = []
         self._states: list[dict[str, Any] | None] = []
         whole: list[tuple[torch.Tensor, torch.Tensor | None]] = []
+        untouched: frozenset[str] = frozenset()
+        if isinstance(dual, DualOptimizer) and dual.writes_groups:
+            untouched = dual.untouched(some_rows=any(move.rows is not None for move in moves))
         for move in moves:
             rows, mask, theta = move.rows if ours else None, move.mask, move.multiplier
             if rows is None:
@@ -50,6 +53,8 @@ class Snapshot:
             before = dict(state)
             self._states.append(before)
             for slot, value in state.items():
+                if slot in untouched:
+                    continue
                 if not isinstance(value, torch.Tensor):
                     before[slot] = deepcopy(value)
                 elif value.layout != torch.strided:  # a sparse momentum is replaced, not written to
@@ -61,7 +66,8 @@ class Snapshot:
         copies = _copies(dual, [tensor for tensor, _ in whole])
         self._kept += [(tensor, old, None, mask) for (tensor, mask), old in zip(whole, copies, strict=True)]
         # Other libraries count steps, or keep averages, in their param groups.
-        self._groups = None if ours else [dict(group) for group in dual.param_groups]
+        writes = not isinstance(dual, DualOptimizer) or dual.writes_groups
+        self._groups = [dict(group) for group in dual.param_groups] if writes else None
 
     def undo(self) -> None:
         """Put everything back as it was, state that was not there before included."""

@@ -65,6 +65,10 @@ class DualOptimizer(Optimizer):
     """State that stands for the multiplier's past, which a restart clears."""
     late_slots: ClassVar[tuple[str, ...]] = ()
     """State that may begin, at 0, after the first step."""
+    lasting_slots: ClassVar[tuple[str, ...]] = ()
+    """State that may be there before the first step, and is not begun anew with it."""
+    writes_groups: ClassVar[bool] = False
+    """Whether a step writes to its param groups: a refused one then has them put back."""
 
     # --- what a subclass writes ---
 
@@ -94,7 +98,8 @@ class DualOptimizer(Optimizer):
 
         Args:
             theta: multipliers: a tensor, or a list of tensors that move alike.
-            state: the slots by name, each like `theta`, all 0 if this is the first step; empty while idle.
+            state: the slots by name, each like `theta`, all but `lasting_slots` 0 if this is the first step; empty
+                while idle.
             e: the errors, like `theta`.
             gains: what `scaled_gains` returned; numbers, or tensors that broadcast to a single `theta`.
             options: the param group, for options that are not numbers.
@@ -279,6 +284,10 @@ class DualOptimizer(Optimizer):
         for slot, value in state.items():
             dtype = value.dtype if value.dtype == torch.bool else widened(param.dtype)
             state[slot] = value.to(param.device, dtype)
+
+    def untouched(self, *, some_rows: bool) -> frozenset[str]:  # noqa: ARG002 - for subclasses
+        """State that the coming step will not write to, so that nobody need copy it."""
+        return frozenset()
 
     def keeps_state(self, param: torch.Tensor) -> bool:
         """Whether a step of this parameter leaves anything behind besides the parameter."""

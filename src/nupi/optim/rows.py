@@ -60,7 +60,14 @@ def move_mixed(
     started: torch.Tensor,
 ) -> None:
     """A step that is the first one for the rows that have not `started`: take both kinds, and choose by mask."""
-    begun, opening = theta.clone(), {slot: torch.zeros_like(value) for slot, value in state.items()}  # type: ignore[arg-type]
+    lasting = dual.lasting_slots
+    begun, opening = (
+        theta.clone(),
+        {
+            slot: value.clone() if slot in lasting else torch.zeros_like(value)  # type: ignore[union-attr, arg-type]
+            for slot, value in state.items()
+        },
+    )
     dual.move(begun, {**opening}, e, gains, group, bounds, first=True)
     dual.move(theta, state, e, gains, group, bounds, first=False)
     old = rows_like(started, theta)

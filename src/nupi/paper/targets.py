@@ -18,6 +18,7 @@ MODULES: tuple[str, ...] = (
     "nupi.paper.fairness.nu",
     "nupi.paper.fairness.ki",
     "nupi.paper.rivals.targets",
+    "nupi.paper.self_tuned.target",
     "nupi.paper.sparsity.global_",
     "nupi.paper.sparsity.layerwise",
     "nupi.paper.sparsity.dynamics",

@@ -11,6 +11,7 @@ from nupi.constraints import Inequality
 from nupi.lagrangian import Lagrangian
 from nupi.monitor.monitor import Monitor
 from nupi.optim.nupi import NuPI
+from nupi.optim.self_tuned import SelfTuned
 from nupi.solve.checks import check_run, check_switch
 from nupi.solve.kkt import kkt_residuals
 from nupi.solve.methods import DEFAULT_PRIMAL, Factory, make_optimizer
@@ -158,8 +159,9 @@ class _Loop:
         # The more there is to record, the less often: looking on must not cost what solving does.
         self.monitor = Monitor(self.lagrangian, every=1 + problem.size // 1000, warn=False)
         self.samples = Samples(1, steps, problem.device)
-        self.dual = make_optimizer(dual, self.lagrangian.parameters(), {}, "dual")
         self.primal = make_optimizer(primal, self.x.values(), {}, "primal")
+        known = _known_to_self_tuned(dual, self.primal, steps)
+        self.dual = make_optimizer(dual, self.lagrangian.parameters(), known, "dual")
         if any(group.get("maximize") for group in self.primal.param_groups):
             raise ValueError("primal would maximize the Lagrangian over x; leave maximize=True out")
         if not all(group.get("maximize") for group in self.dual.param_groups):
@@ -264,6 +266,15 @@ def _dual_factory(ki: float | None, kp: float, nu: float, dual: Factory | None) 
             f"ki={ki}, kp={kp}, nu={nu} are nuPI's; with dual= put the options into functools.partial"
         )
     return dual
+
+
+def _known_to_self_tuned(factory: Factory, primal: torch.optim.Optimizer, steps: int) -> dict[str, Any]:
+    """What a run tells a `SelfTuned` that was not told it: a quarter of its steps, and the optimizer of x."""
+    kind, given = (factory.func, factory.keywords) if isinstance(factory, partial) else (factory, {})
+    if not (isinstance(kind, type) and issubclass(kind, SelfTuned)):
+        return {}
+    known = {"steps": max(1.0, steps / 4), "primal": primal}
+    return {name: value for name, value in known.items() if name not in given}
 
 
 def _all_finite(*tensors: torch.Tensor) -> bool:

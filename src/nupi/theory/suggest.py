@@ -7,8 +7,8 @@ Hessian of the Lagrangian in the parameters), training is taken for the one-vari
 
 and the gains are chosen so that it is critically damped. What this assumes, and where it will be off:
 
-- the primal optimizer is gradient descent, perhaps with momentum. For Adam and its kin the step is rescaled
-  per parameter, and `lr` would have to be the typical step over the typical gradient;
+- the primal optimizer is gradient descent, perhaps with momentum; or, given as `primal`, one whose step is -P gradient
+  with a P for every element, as `SelfTuned` measures it. Then g is measured in the metric of P, and eta is 1;
 - the constraint's gradient is near an eigenvector of Phi, and constraints do not pull on one another: each is
   looked at alone;
 - slope and curvature change little on the way from here to the solution, so ask again after some training;
@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import torch
 
+from nupi.plant.optimizers import Scaling, check_optimizers, scalings
+from nupi.plant.response import preconditioner
 from nupi.violations import Target, as_violation
 from nupi.violations.base import Held
 
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 # When 2% is left, in units of 1 / rate: (1 + t) exp(-t) = 0.02 at critical damping, exp(-t) = 0.02 else.
 CRITICAL_SETTLING = 5.8339
 SINGLE_SETTLING = math.log(50.0)
+SOME_STEPS = 1000.0  # within which a violation is taken to settle if nobody says
 
 
 class Suggestion(NamedTuple):
@@ -55,7 +58,8 @@ def suggest_gains(
     loss: torch.Tensor,
     violations: Mapping[str, torch.Tensor | Violation],
     *,
-    lr: float,
+    lr: float | None = None,
+    primal: torch.optim.Optimizer | Iterable[torch.optim.Optimizer] | None = None,
     steps: float | None = None,
     ki: float | None = None,
     momentum: float = 0.0,
@@ -74,6 +78,8 @@ def suggest_gains(
         violations: constraint name to violations on the batch, with their graph; `Indexed` and `Averaged` ones must
             show all of their group.
         lr: the step size of the primal SGD.
+        primal: the model's optimizer, or several, instead of `lr` and `momentum`: SGD, Adam, AdamW, NAdam, RMSprop or
+            Adagrad, once it has taken a step. Slope and curvature are then those in the metric of its step.
         steps: the steps within which a violation should settle.
         ki: the integral gain, instead of `steps`.
         momentum: the momentum of the primal SGD.
@@ -88,6 +94,8 @@ def suggest_gains(
     """
     if (steps is None) == (ki is None):
         raise ValueError(f"give either steps or ki, but steps={steps} and ki={ki} came")
+    if (lr is None) == (primal is None):
+        raise ValueError(f"give either lr or primal, but lr={lr} and primal={primal} came")
     for name, value in (("lr", lr), ("steps", steps), ("ki", ki)):
         if value is not None and not 0.0 < value < math.inf:
             raise ValueError(f"{name}={value} must be positive and finite")
@@ -105,13 +113,18 @@ def suggest_gains(
             raise ValueError(
                 f"{name} is nan or infinite on this batch, and so would the gains be; take another"
             )
-    eta = lr / (1.0 - momentum)
+    eta = 1.0 if lr is None else lr / (1.0 - momentum)
+    found = None if primal is None else _scalings(primal)
+    if found is not None:
+        parameters = [one.parameter for one in found]
     slopes = _gradients(lagrangian(loss, violations), parameters, create_graph=True)
     suggestions = {}
     for name, violation in violations.items():
         errors = _errors(lagrangian, name, violation)
         shape = errors.shape
-        measured = [_slope_and_curvature(name, one, slopes, parameters) for one in errors.reshape(-1)]
+        measured = [
+            _slope_and_curvature(name, one, slopes, parameters, found, steps) for one in errors.reshape(-1)
+        ]
         slope, curvature = (torch.stack(part).reshape(shape) for part in zip(*measured, strict=True))
         if steps is not None:
             gains = _settling(slope, curvature, eta, steps)
@@ -120,6 +133,16 @@ def suggest_gains(
             gains = _damping(slope, curvature, eta, ki)
         suggestions[name] = Suggestion(*gains, slope, curvature)
     return suggestions
+
+
+def _scalings(primal: torch.optim.Optimizer | Iterable[torch.optim.Optimizer]) -> list[Scaling]:
+    """What the optimizers' steps make of a gradient now."""
+    found = scalings(check_optimizers(primal))
+    if found is None:
+        raise ValueError(
+            "primal has not taken a step yet, so that its step is not known; train a little first"
+        )
+    return found
 
 
 def _errors(lagrangian: Lagrangian, name: str, given: torch.Tensor | Violation) -> torch.Tensor:
@@ -154,11 +177,22 @@ def _damping(a: torch.Tensor, h: torch.Tensor, eta: float, ki: float) -> Gains:
 
 
 def _slope_and_curvature(
-    name: str, violation: torch.Tensor, slopes: list[torch.Tensor], parameters: list[torch.Tensor]
+    name: str,
+    violation: torch.Tensor,
+    slopes: list[torch.Tensor],
+    parameters: list[torch.Tensor],
+    found: list[Scaling] | None,
+    steps: float | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """A = |g| and h = d^T Phi d along d = g / |g|, of one constraint."""
-    direction = _gradients(violation, parameters)
-    slope = torch.stack([part.square().sum() for part in direction]).sum().sqrt()
+    """A = |g| and h = d^T Phi d along d = g / |g|, of one constraint; in the metric of P, where d = P g / |g|."""
+    gradient = _gradients(violation, parameters)
+    direction = gradient
+    if found is not None:
+        # Over how many steps the violation is to go says how large the steps will be, on which Adam's P depends.
+        need = float(violation.detach().abs()) / (steps or SOME_STEPS)
+        metric, _ = preconditioner(found, [g.abs() for g in gradient], [0.0 * g for g in gradient], need)
+        direction = [p * g for p, g in zip(metric, gradient, strict=True)]
+    slope = torch.stack([(d * g).sum() for d, g in zip(direction, gradient, strict=True)]).sum().sqrt()
     if not bool(slope > 0.0):
         raise ValueError(
             f"the gradient of constraint {name!r} is {slope.item():g} on this batch, so no multiplier can "

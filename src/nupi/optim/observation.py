@@ -1,0 +1,220 @@
+"""From a call of the Lagrangian to the plant of its constraints, on one process or many."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from nupi.optim.self_tuning import BEYOND, PLANT, SPEED, TINY, scale_of
+from nupi.plant.optimizers import scalings
+from nupi.plant.response import MOST_ROWS, Plant, curvature, measure
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nupi.lagrangian import Lagrangian
+    from nupi.optim.base import DualOptimizer
+    from nupi.plant.optimizers import Scaling
+    from nupi.violations import Target, Violation
+
+ROWS = ("measured", "response", "balance", "slope", "speed", "curvature")
+TRUST = 10.0
+SETTLING = 8.0  # what the first b asks for is settled after steps / 8
+FAINT = 1e-12  # a balance below this is that of a loss without a gradient
+
+
+class Shown(NamedTuple):
+    """The constraints of one group that a batch shows: their errors with the graph, and which they are."""
+
+    target: Target
+    errors: torch.Tensor
+    elements: torch.Tensor | None  # positions in the flat group; None means all of them
+
+    def part(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The numbers of these constraints, from a tensor of the whole group."""
+        flat = tensor.detach().flatten()
+        return flat if self.elements is None else flat[self.elements]
+
+
+def observe(
+    dual: DualOptimizer,
+    primal: Sequence[torch.optim.Optimizer],
+    lagrangian: Lagrangian,
+    loss: torch.Tensor,
+    paired: Sequence[tuple[Target, Violation]],
+) -> bool:
+    """Measure the plant and write it into the state of `dual`; False if it could not be measured yet.
+
+    Ranks of a distributed run measure on their own batches and join what they found (the mean of the logarithms),
+    so that all of them hold the same numbers. All of them take part, also one whose batch shows nothing. Nothing is
+    written unless all of them could measure.
+    """
+    group = dual.param_groups[0]
+    found = scalings(primal)
+    held = [m for m in map(lagrangian.get_parameter, lagrangian.constraints) if dual.state.get(m)]
+    if found is None or not held:
+        return False
+    # The last number says on how many ranks something went wrong.
+    notes = torch.zeros(
+        len(ROWS), sum(m.numel() for m in held) + 1, dtype=torch.float64, device=held[0].device
+    )
+    failure: Exception | None = None
+    try:
+        places = dict(zip(map(id, held), notes[:, :-1].split([m.numel() for m in held], dim=1), strict=True))
+        _note(dual, found, lagrangian, loss, [p for p in paired if id(p[0].multiplier) in places], places)
+    except Exception as error:  # noqa: BLE001 - other ranks are waiting
+        failure = error
+        notes.zero_()[0, -1] = 1.0
+    lagrangian.sum_over_ranks(notes)
+    if failure is not None:
+        raise failure
+    if lagrangian.many_ranks and float(notes[0, -1]):
+        raise RuntimeError("another rank could not measure the response of its model; see its error")
+    for multiplier, note in zip(held, notes[:, :-1].split([m.numel() for m in held], dim=1), strict=True):
+        _take_in(dual.state[multiplier], note, group)
+    return True
+
+
+def _note(
+    dual: DualOptimizer,
+    found: list[Scaling],
+    lagrangian: Lagrangian,
+    loss: torch.Tensor,
+    paired: Sequence[tuple[Target, Violation]],
+    places: dict[int, torch.Tensor],
+) -> None:
+    """Measure on this rank's batch, and write it down; what is no number is left out."""
+    shown = [see(target, violation, lagrangian.ranks_of(violation)) for target, violation in paired]
+    shown = [one for one in shown if one.errors.requires_grad]
+    if not shown or not loss.requires_grad:
+        return
+    plant, bent = _measured(dual, found, loss, shown)
+    counts = [len(one.errors) for one in shown]
+    parts = [part.split(counts) for part in (plant.response, plant.balance, plant.slope)]
+    for one, b, balance, slope in zip(shown, *parts, strict=True):
+        usable = (b > 0) & b.isfinite() & balance.isfinite()
+        rows = torch.stack(
+            [
+                torch.ones_like(b, dtype=torch.float64),
+                b.double().clamp(min=TINY).log(),
+                balance.double().clamp(min=FAINT).log(),
+                slope.double().clamp(min=TINY).log(),
+                plant.speed.double().expand_as(b),
+                bent.double().expand_as(b),
+            ]
+        )
+        whole = places[id(one.target.multiplier)]
+        rows = torch.where(usable, rows, 0.0).to(whole.device)
+        if one.elements is None:
+            whole.copy_(rows)
+        else:
+            whole[:, one.elements] = rows
+            _fill_(whole)
+
+
+def _fill_(whole: torch.Tensor) -> None:
+    """Give constraints that this batch does not show the mean of those that it shows."""
+    count = whole[0].sum().clamp(min=1.0)
+    typical = whole.sum(1, keepdim=True) / count
+    whole.copy_(torch.where(whole[0] > 0, whole, typical))
+
+
+def see(target: Target, violation: Violation, factor: float = 1.0) -> Shown:
+    """The errors that a batch shows, flat, with their graph: the derivative of the Lagrangian in its multipliers."""
+    theta = target.multiplier.detach().clone().requires_grad_()
+    with torch.enable_grad():
+        term = violation.term(target._replace(multiplier=theta, penalty=None))
+        (errors,) = torch.autograd.grad(term, theta, create_graph=True, materialize_grads=True)
+    errors = factor * errors.flatten()
+    if len(errors) <= MOST_ROWS:
+        return Shown(target, errors, None)
+    elements = errors.detach().nonzero().squeeze(1)
+    if 2 * len(elements) > len(errors):
+        return Shown(target, errors, None)
+    return Shown(target, errors[elements], elements)
+
+
+def _measured(
+    dual: DualOptimizer, found: list[Scaling], loss: torch.Tensor, shown: list[Shown]
+) -> tuple[Plant, torch.Tensor]:
+    """The plant on this batch, and the curvature if there are several primal steps to a dual step."""
+    group = dual.param_groups[0]
+    errors = torch.cat([one.errors for one in shown])
+    theta = torch.cat([one.part(one.target.multiplier) for one in shown]).to(errors.dtype)
+    wanted, worst = [], []
+    for one in shown:
+        state, size = dual.state[one.target.multiplier], one.target.constraint.infeasibility
+        wanted.append(size(one.part(state["last"])))
+        worst.append(torch.maximum(state["worst"], size(state["last"])).flatten())
+    wants = torch.cat(wanted).to(errors.dtype)
+    live = (theta != 0) | (wants > 0)
+    live = live | ~live.any()
+    need = float(SPEED / group["steps"] * torch.cat(worst).norm() / group["per_step"])
+    signs = torch.Generator().manual_seed(group["taken"])
+    counts = [len(one.errors) for one in shown]
+    try:
+        plant = measure(found, loss, errors, theta, live, wants, counts, need, signs)
+        bent = torch.zeros((), dtype=errors.dtype, device=errors.device)
+        if group["per_step"] > 1:
+            bent = curvature(found, loss + torch.dot(theta, errors), errors, signs)
+    except RuntimeError as error:
+        if "donated" not in str(error):
+            raise
+        raise RuntimeError(
+            "the response cannot be measured through this compiled model, because its backward pass frees its "
+            "buffers; set torch._functorch.config.donated_buffer = False before the model is compiled, or build "
+            "SelfTuned without primal"
+        ) from error
+    return plant, bent
+
+
+def _take_in(state: dict[str, torch.Tensor], note: torch.Tensor, group: dict[str, Any]) -> None:
+    """Average what was measured with what was known, half and half in logarithms, and write it into the state.
+
+    The first measurements under Adam can be off by decades, so what was known counts only within `TRUST` of the new.
+    A response that is too small is the dangerous error: the average may not fall below what was known that fast.
+    """
+    count, *means = (row.view(state["response"].shape) for row in note)
+    response, balance, slope, speed, bent = (mean / count.clamp(min=1.0) for mean in means)
+    response, balance, slope = response.exp(), balance.exp(), slope.exp()
+    old = {name: state[name].double() for name in PLANT}
+    known = old["response"] > 0
+    closeness = torch.minimum(old["response"], response) / torch.maximum(old["response"], response)
+    least = SPEED / group["steps"] * state["worst"].double() / response
+    # A gradient that vanishes would make the multiplier that balances the loss grow without end.
+    steepest = torch.maximum(
+        slope, old["slope"] * 0.5 ** ((group["taken"] - group["measured_at"]) / group["steps"])
+    )
+    balance = balance * slope / steepest
+    new = {
+        "response": _averaged(old["response"], response, response / TRUST, response * TRUST**2),
+        "balance": _averaged(old["balance"], balance, balance / TRUST**2, balance * TRUST),
+        "curvature": (old["curvature"] + bent) / 2,
+        "speed": speed,
+        "slope": steepest,
+        "sure": closeness,
+        "least": torch.maximum(old["least"], least),
+    }
+    settled = known & (state["age"] > group["steps"] / SETTLING)
+    new["least"] = torch.where(settled, old["least"], new["least"])
+    # A constraint that is not met by a multiplier this large may be one that cannot be met: its gradient vanishes,
+    # and gains that followed it would explode.
+    strained = known & ((state["level"].abs() > BEYOND * scale_of(state)) | (state["stuck"] > 0))
+    new["response"] = torch.where(strained, torch.maximum(new["response"], old["response"]), new["response"])
+    new["balance"] = torch.where(strained, torch.minimum(new["balance"], old["balance"]), new["balance"])
+    first = {
+        "response": response,
+        "balance": balance,
+        "curvature": bent,
+        "sure": 0.0 * response,
+        "least": least,
+    }
+    for name, value in new.items():
+        value = torch.where(known, value, first.get(name, value))
+        state[name].copy_(torch.where(count > 0, value, old[name]))
+
+
+def _averaged(old: torch.Tensor, new: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
+    """The geometric mean of old and new, with the old one brought within a range first."""
+    return (old.clamp(min=low, max=high) * new).sqrt()

@@ -1,0 +1,355 @@
+"""SelfTuned: a dual optimizer that finds its gains."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+
+from nupi import rule
+from nupi.optim import identification, self_tuning
+from nupi.optim.base import DualOptimizer, Gains, Options, State, Work
+from nupi.optim.checks import check_step_size
+from nupi.optim.nupi import NuPI
+from nupi.optim.observation import observe
+from nupi.plant.optimizers import check_optimizers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from nupi.constraints import Bounds
+    from nupi.lagrangian import Lagrangian
+    from nupi.violations import Target, Violation
+
+Found: TypeAlias = "dict[str, torch.Tensor | int]"
+
+MEASUREMENTS = 8  # in `steps`, once the first few are past
+RETUNINGS = 64  # in `steps`, once so many steps are past: in between, the gains stay what they are
+NOTING, WATCHING, RESTING = "noting", "watching", "resting"
+
+
+_PLANT = frozenset(self_tuning.PLANT)
+_RETUNED = frozenset((*self_tuning.GAINS, *self_tuning.SUMMARIES, *identification.AT_REST))
+UNTOUCHED = {
+    WATCHING: _PLANT,
+    NOTING: _PLANT | _RETUNED,
+    RESTING: _PLANT | _RETUNED | set(self_tuning.NOTES),
+    f"{WATCHING}, identified": frozenset(),
+    f"{NOTING}, identified": _RETUNED | _PLANT,
+    f"{RESTING}, identified": _RETUNED | _PLANT | set(self_tuning.NOTES),
+}
+"""What a step of each phase does not write to. Where the plant is identified, it is written with the gains."""
+
+
+class SelfTuned(DualOptimizer):
+    """A nuPI controller that finds its own gains.
+
+    You say in how many dual steps the constraints should be met, and nothing about units, step sizes or the
+    optimizer of the model. A quarter of training is a good answer. See `nupi.optim.self_tuning` for the rule and
+    docs/self_tuned.md for where it fails.
+
+    With `primal` the response of the model to a multiplier is measured: now and then, where `lagrangian(loss,
+    violations)` has the graph at hand. Without it the response is identified from violations and multipliers; that
+    needs nothing from the model, takes longer to find, and starts from a guess that depends on `scale`.
+
+    Args:
+        params: multipliers, or param groups with `steps` of their own.
+        steps: dual steps within which the constraints should be met.
+        primal: the optimizer of the model, or several: SGD, Adam and its kin, RMSprop or Adagrad.
+        scale: the size of the loss; only without `primal`.
+        maximize: multipliers ascend. False turns the controller into a minimizer.
+        lr: scales both gains; it is there for `torch.optim.lr_scheduler`.
+        foreach: accepted as by every optimizer here; there is one implementation.
+
+    Example:
+        >>> import nupi
+        >>> x = torch.zeros(2, requires_grad=True)
+        >>> primal = torch.optim.SGD([x], lr=0.1)
+        >>> lagrangian = nupi.Lagrangian({"sum": nupi.Equality()})
+        >>> dual = SelfTuned(lagrangian.parameters(), steps=50, primal=primal)
+        >>> for _ in range(200):
+        ...     violations = {"sum": x.sum() - 1}
+        ...     lagrangian.ascend(dual, violations)
+        ...     lagrangian(x.square().sum(), violations).backward()
+        ...     primal.step(); primal.zero_grad()
+        >>> x.detach()
+        tensor([0.5000, 0.5000])
+    """
+
+    gain_names = ("lr", "steps", "scale")
+    slot_names = (
+        "xi",
+        "beyond",
+        *self_tuning.GAINS,
+        *self_tuning.NOTES,
+        *self_tuning.SUMMARIES,
+        *self_tuning.PLANT,
+        *identification.IDENTIFIED,
+    )
+    integrators = ("beyond",)
+    late_slots = ("beyond",)
+    lasting_slots = self_tuning.PLANT
+    writes_groups = True
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        steps: float,
+        *,
+        primal: torch.optim.Optimizer | Iterable[torch.optim.Optimizer] | None = None,
+        scale: float = 1.0,
+        maximize: bool = True,
+        lr: float = 1.0,
+        foreach: bool | None = None,
+    ) -> None:
+        self._forget_primal()
+        defaults = {
+            "lr": lr,
+            "steps": steps,
+            "scale": scale,
+            "maximize": maximize,
+            "foreach": foreach,
+            "measured": primal is not None,
+            "taken": 0,  # dual steps
+            "since": 0,  # primal steps since the last dual step
+            "per_step": 1.0,  # primal steps per dual step
+            "measured_at": 0,
+            "stride": 1,  # dual steps from one retuning to the next
+            "phase": WATCHING,  # whether this step finds new gains, or prepares that, or neither
+        }
+        super().__init__(params, defaults)
+        if primal is not None:
+            self.watch(primal)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copy has no primal: it goes on with the response it knows. Give it one with `watch`."""
+        super().__setstate__(state)
+        # Torch comes here for a checkpoint that is loaded too, and that has to keep the primal it was built with.
+        if "_primal" not in self.__dict__:
+            self._forget_primal()
+
+    def _forget_primal(self) -> None:
+        self._primal: tuple[torch.optim.Optimizer, ...] = ()
+        self._names: dict[int, str] = {}
+        self._warned = False
+
+    def watch(self, primal: torch.optim.Optimizer | Iterable[torch.optim.Optimizer]) -> None:
+        """Measure the response through these optimizers of the model from now on."""
+        self._primal = check_optimizers(primal)
+        for group in self.param_groups:
+            group["measured"] = True
+
+        def count(*_: Any) -> None:
+            for group in self.param_groups:
+                group["since"] += 1
+
+        if self._primal:
+            self._primal[0].register_step_post_hook(count)
+
+    # --- what the Lagrangian shows ---
+
+    def observe(
+        self, lagrangian: Lagrangian, loss: torch.Tensor, paired: Sequence[tuple[Target, Violation]]
+    ) -> None:
+        """Measure the response if it is time to; the Lagrangian calls this with the graph at hand."""
+        for target, _ in paired:
+            self._names[id(target.multiplier)] = target.name
+        group = self.param_groups[0]
+        if not self._primal or not self._measures(group) or not torch.is_grad_enabled():
+            return
+        if observe(self, self._primal, lagrangian, loss, paired):
+            for each in self.param_groups:
+                each["measured_at"] = group["taken"]
+            self._retune(lagrangian)
+            self._check_speed(group)
+
+    def gains(self) -> dict[str | torch.Tensor, Found]:
+        """What has been found, by the constraint's name (by its multiplier, while the name is not known).
+
+        `ki`, `kp` and `nu` are the gains in use. `response` (b) is how far the violation moves, per primal step, for
+        one unit of multiplier; 0 where it is not known yet. `curvature` (h) is the share by which a drift of the
+        violation relaxes a primal step. `sure` is in [0, 1]: measured, the smaller of the last two responses over the
+        larger; identified, the share that it explains. `measured_at` is the dual step of the last measurement.
+        """
+        return {
+            self._names.get(id(param), param): self._found(group, param)
+            for group in self.param_groups
+            for param in group["params"]
+        }
+
+    def freeze(self) -> NuPI:
+        """A `NuPI` that goes on from here, with the gains found so far, for the same multipliers."""
+        groups = []
+        for group in self.param_groups:
+            for param in group["params"]:
+                found = self._found(group, param)
+                groups.append({"params": [param], **{name: found[name] for name in ("ki", "kp", "nu")}})
+        frozen = NuPI(groups, ki=0.0, maximize=self.param_groups[0]["maximize"])
+        for param, state in self.state.items():
+            kept = {slot: state[slot].clone() for slot in ("xi", "beyond", "started") if slot in state}
+            if kept:
+                frozen.state[param] = kept
+        return frozen
+
+    def _found(self, group: dict[str, Any], param: torch.Tensor) -> Found:
+        state = self.state.get(param)
+        names = ("ki", "kp", "weight", "response", "curvature", "sure")
+        values = [state[name].clone() if state else torch.zeros_like(param) for name in names]
+        found: Found = dict(zip(names, values, strict=True))
+        lr = group["lr"]
+        return {
+            "ki": lr * values[0],
+            "kp": lr * values[1],
+            "nu": 1.0 - values[2] if state else values[2],
+            **{name: found[name] for name in names[3:]},
+            "measured_at": group["measured_at"],
+        }
+
+    # --- what a dual optimizer has ---
+
+    def apply(self, works: list[Work]) -> None:
+        """Count the step, and see whether it is time to find new gains; then move."""
+        if not torch.compiler.is_compiling():
+            some_rows = any(work.rows is not None for work in works)
+            for group in self.param_groups:
+                group["stride"], group["phase"] = _phase(group, some_rows=some_rows)
+                group["taken"] += 1
+                if group["since"]:
+                    group["per_step"], group["since"] = float(group["since"]), 0
+                if group["phase"] is WATCHING:
+                    self.__dict__.pop("_large_state", None)
+        super().apply(works)
+
+    def untouched(self, *, some_rows: bool) -> frozenset[str]:
+        """The state that the coming step will not write to."""
+        phases = {_phase(group, some_rows=some_rows)[1] for group in self.param_groups}
+        phase = WATCHING if WATCHING in phases else NOTING if NOTING in phases else RESTING
+        return UNTOUCHED[phase if self._primal else f"{phase}, identified"]
+
+    @staticmethod
+    def scaled_gains(options: Options) -> Gains:
+        """The horizon, the factor of the gains that are found, and the size of the loss."""
+        return {"lr": options["lr"], "steps": options["steps"], "scale": options["scale"]}
+
+    @staticmethod
+    def slots(options: Options, bounds: Bounds | None) -> tuple[str, ...]:
+        """NuPI's own state, the gains, and what they are found from."""
+        found = (*self_tuning.GAINS, *self_tuning.NOTES, *self_tuning.SUMMARIES, *self_tuning.PLANT)
+        identified = () if options["measured"] else identification.IDENTIFIED
+        return (*(("xi",) if bounds is None else ("xi", "beyond")), *found, *identified)
+
+    @staticmethod
+    def update(
+        theta: rule.Tensors,
+        state: State,
+        e: rule.Tensors,
+        gains: Gains,
+        options: Options,
+        bounds: Bounds | None,
+        *,
+        first: bool,
+    ) -> None:
+        """Watch the error, find new gains if they are due, and take nuPI's step with them."""
+        assert isinstance(theta, torch.Tensor)
+        assert isinstance(e, torch.Tensor)
+        kept: dict[str, Any] = dict(state)
+        steps, lr = gains["steps"], gains["lr"]
+        if first:
+            self_tuning.open_(theta, kept, e)
+            if not options["measured"]:
+                identification.open_(theta, kept, e)
+        if not options["measured"]:
+            identification.hear_(kept, e, steps)
+        always = first or torch.compiler.is_compiling()
+        stride, phase = (1, WATCHING) if always else (options["stride"], options["phase"])
+        if phase == WATCHING:
+            self_tuning.watch_(theta, kept, e, steps, stride)
+            if not options["measured"]:
+                identification.identify_(theta, kept, steps, stride, gains["scale"], bounds)
+            self_tuning.retune_(kept, steps, stride, options["per_step"], bounds)
+        elif phase == NOTING:
+            self_tuning.note_(kept, e)
+        ki, kp, weight = kept["ki"], kept["kp"], kept["weight"]
+        if type(lr) is not float or lr != 1.0:
+            ki, kp = lr * ki, lr * kp
+        if bounds is None:
+            rule.velocity_(theta, kept["xi"], e, ki, kp, weight)
+        else:
+            rule.conditional_(theta, kept["xi"], kept["beyond"], e, ki, kp, weight, bounds)
+
+    def _batches(self, group: dict[str, Any]) -> bool:  # noqa: ARG002
+        """Every parameter has gains of its own, so that none moves alike with another."""
+        return False
+
+    def _check_group(self, group: dict[str, Any]) -> None:
+        super()._check_group(group)
+        check_step_size("lr", group["lr"])
+        for name in ("steps", "scale"):
+            value = group[name]
+            if isinstance(value, torch.Tensor):
+                raise TypeError(f"{name} must be a number, but a tensor came; use param groups")
+            # Beyond, gains would be no numbers.
+            if not 1e-12 <= value <= 1e12:
+                raise ValueError(f"{name} must lie between 1e-12 and 1e12, but {value!r} came")
+        if group["steps"] < 1:
+            raise ValueError(
+                f"steps must be at least 1, but {group['steps']!r} came; it is a number of dual steps, "
+                "and a quarter of training is a good answer"
+            )
+
+    # --- measuring ---
+
+    def _measures(self, group: dict[str, Any]) -> bool:
+        """Whether to measure at this dual step: at 1, 2, 4, 8, ..., then every eighth of `steps`."""
+        taken, last = group["taken"], group["measured_at"]
+        every = max(1, int(group["steps"] / MEASUREMENTS))
+        return bool(taken > last and (taken >= 2 * last or taken - last >= every))
+
+    def _retune(self, lagrangian: Lagrangian) -> None:
+        """Find new gains from what was just measured."""
+        self.__dict__.pop("_large_state", None)
+        bounds = {
+            id(lagrangian.get_parameter(name)): constraint.bounds
+            for name, constraint in lagrangian.constraints.items()
+        }
+        with torch.no_grad():
+            for group in self.param_groups:
+                for param in group["params"]:
+                    if self.state.get(param) and id(param) in bounds:
+                        kept = self.state[param]
+                        steps, stride, per_step = group["steps"], group["stride"], group["per_step"]
+                        self_tuning.retune_(kept, steps, stride, per_step, bounds[id(param)])
+
+    def _check_speed(self, group: dict[str, Any]) -> None:
+        """Say once if the primal optimizer cannot move the violations in the steps that were asked for."""
+        if self._warned:
+            return
+        speeds = [
+            self.state[p]["speed"].amax() for g in self.param_groups for p in g["params"] if self.state.get(p)
+        ]
+        if not speeds:
+            return
+        top = float(torch.stack(speeds).max()) * group["per_step"]
+        if 0.0 < 2 * top * group["steps"] < 1.0:
+            self._warned = True
+            enough = math.ceil(1.0 / top)
+            warnings.warn(
+                f"steps={group['steps']:g} is shorter than the model's optimizer can follow: at its learning rate "
+                f"the violations need about {enough} dual steps. Give steps={enough}, or a larger learning rate",
+                stacklevel=2,
+            )
+
+
+def _phase(group: dict[str, Any], *, some_rows: bool) -> tuple[int, str]:
+    """How many steps lie between two retunings now, and what the coming step is to them.
+
+    Rows that come now and then are watched whenever they come. The noise is told from three steps in a row.
+    """
+    past = group["taken"] - RETUNINGS
+    stride = int(group["steps"] / RETUNINGS)
+    if some_rows or past < 0 or stride < 4:
+        return 1, WATCHING
+    left = stride - 1 - past % stride
+    return stride, WATCHING if left == 0 else NOTING if left <= 2 else RESTING

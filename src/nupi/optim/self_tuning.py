@@ -1,0 +1,208 @@
+"""The rule of `SelfTuned`: gains from what is known of training.
+
+Seen from a multiplier, training is a plant. A multiplier that is changed by d changes the violation by -b d at
+every step from then on, and by itself a drift of the violation relaxes by the factor alpha a step. With b and alpha
+known, two poles are placed: a fast one that kp makes, and a slow one, at 1 - w, by which the violation decays.
+
+    kappa = 0.7 alpha, but no more than noise allows          kp = kappa / b
+    w     = the share of the violation to remove a step       ki = w (1 - w - alpha + kappa) / ((1 - w) b)
+    1 - nu = 1 - exp(-4 kappa)                                the smoothing follows from the speed
+
+The step that is taken with these gains is nuPI's own (`nupi.rule`). The rule does not depend on units: a violation
+times c has c^2 times the b, and 1/c times the multiplier.
+
+**The size of a multiplier.** `scale` is the multiplier to expect: the one at which the constraint's gradient is as
+large as the loss's (`balance`), or, if the loss has no gradient, the one that moves the violation at the wanted speed.
+A constraint whose gradient vanishes does not make it larger: the largest gradient seen counts, and is forgotten by half
+in `steps`. Two limits are in units of it.
+
+**Noise.** A violation measured on a batch is its true value plus noise of size sigma, and kp sigma (times what the
+smoothing leaves) is what the multiplier then shakes by. It may shake by a tenth of `scale`. Shaking more would drown
+the loss. It would also start a runaway under Adam, whose steps do not depend on the gradient's size: a shaking
+multiplier raises the second moments, which lowers b, which raises kp. Sigma is taken from the covariance of successive
+changes: -sigma^2 for noise, >= 0 for a signal that moves smoothly.
+
+**Constraints that cannot be met.** Their multipliers would grow for ever, and under Adam exponentially, since b falls
+as 1/theta. Beyond four times `scale` the integral gain falls with the square of the multiplier, which then grows as the
+third root of time; and b follows no further down. A violation that a multiplier beyond `scale` does not move any more
+has its integral slowed down, by half in about `steps` / 3, until it moves again.
+
+All functions work elementwise on tensors of one shape, in place, and never look at a value. `steps` is a number, or a
+tensor that broadcasts to the multipliers.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, TypeAlias
+
+import torch
+
+if TYPE_CHECKING:
+    from nupi.constraints import Bounds
+    from nupi.rule import Gain
+
+State: TypeAlias = "dict[str, torch.Tensor]"
+
+SPEED = 4.0  # the violation decays by e^-4 = 2% in `steps`
+FAST_POLE = 0.7  # kappa where nothing limits it
+SHAKING = 0.1  # the share of `scale` by which noise may move a multiplier
+SMOOTHING = 32.0  # averages reach back over steps / 32
+PATIENCE = 0.03  # a violation above this share of its worst is not met yet
+URGENCY = 8.0  # by how much the speed grows in `steps` if it is not (in log)
+BEYOND = 4.0  # in units of `scale`: where a multiplier is taken for too large
+PROGRESS = 0.9  # of what a violation was steps / 4 ago: above it, a multiplier beyond `scale` pushes in vain
+TINY = 1e-30
+
+GAINS = ("ki", "kp", "weight")
+NOTES = ("last", "change")
+SUMMARIES = ("age", "covariance", "mean", "level", "slow", "worst", "boost", "pace", "stuck")
+PLANT = ("response", "curvature", "balance", "speed", "slope", "least", "sure")
+
+
+def open_(theta: torch.Tensor, state: State, e: torch.Tensor) -> None:
+    """Set the state before the first step: bumpless, so that the first step knows no kick. The plant is kept."""
+    for name in ("xi", "last", "mean", "slow"):
+        state[name].copy_(e)
+    state["level"].copy_(theta)
+    state["boost"].fill_(1.0)
+
+
+def note_(state: State, e: torch.Tensor) -> None:
+    """Note a violation and its change, for `watch_` to compare the next with."""
+    torch.sub(e, state["last"], out=state["change"])
+    state["last"].copy_(e)
+
+
+def watch_(theta: torch.Tensor, state: State, e: torch.Tensor, steps: Gain, stride: int) -> None:
+    """Take a violation in: its changes, its mean, and the mean of the multiplier that it answers.
+
+    Args:
+        theta: the multipliers, before they are moved.
+        state: of the rule.
+        e: the violation.
+        steps: the horizon of the rule.
+        stride: how many steps this one stands for.
+    """
+    rate = smoothing(steps, stride)
+    before = state["change"].clone()
+    note_(state, e)
+    state["covariance"].lerp_(before.mul_(state["change"]), 1 / 32)
+    state["age"].add_(float(stride))
+    state["mean"].lerp_(e, rate)
+    state["level"].lerp_(theta, rate)
+    state["slow"].lerp_(e, at_most(SPEED * stride / steps, 1.0))
+
+
+def retune_(state: State, steps: Gain, stride: int, per_step: float, bounds: Bounds | None) -> None:
+    """Write the gains that place the poles, given what is known; 0 where nothing is known of the plant yet.
+
+    Args:
+        state: of the rule.
+        steps: the dual steps within which the constraints should be met.
+        stride: how many steps lie between two calls.
+        per_step: primal steps per dual step, N. Over them a drift relaxes by alpha = exp(-h N), and a change of
+            the multiplier acts through b N (1 - alpha) / (h N).
+        bounds: of the multipliers; without any, an error of either sign is a violation.
+    """
+    noise = sigma(state)
+    left = certain_violation(state, noise, steps, stride, bounds)
+    torch.maximum(state["worst"], left, out=state["worst"])
+    scale = scale_of(state)
+    far = state["level"].abs() / (BEYOND * scale).clamp_(min=TINY)
+    _hurry_(state, steps, stride, left, far)
+
+    relaxed = (state["curvature"] * per_step).clamp_(min=1e-6)
+    gone = -torch.expm1(-relaxed)  # 1 - alpha
+    b = (state["response"] * per_step * gone / relaxed).clamp_(min=TINY)
+    soft = (state["age"] * (2.0 / steps)).clamp_(max=1.0).mul_(4.0 / 3.0)
+    top = state["speed"] * per_step
+    w = torch.where(top > 0, at_most(top, SPEED / steps), SPEED / steps) * state["boost"] * soft
+    quiet = SHAKING * b * scale / noise.clamp(min=TINY)
+    # kappa sqrt(weight / (2 - weight)) <= quiet: kappa itself where there is no smoothing, sqrt(2 kappa^3) where much.
+    allowed = torch.maximum(quiet, (0.5 * quiet.square()).pow_(1.0 / 3.0))
+    # Less than 2 w would not damp a constraint on its way; one that is met need not be hurried.
+    damped = torch.where(left > 0, 2.0 * w, 0.0)
+    kappa = torch.minimum(FAST_POLE * (1.0 - gone), torch.maximum(allowed, damped))
+    w = torch.minimum(w, 0.5 * (gone + kappa)).clamp_(max=0.5)
+    ki = w * (gone + kappa - w).clamp_(min=0.0) / ((1.0 - w) * b * (1.0 + far.square()))
+    known = state["response"] > 0
+    ki = _paced(state, torch.where(known, ki, 0.0), steps, stride, left, scale)
+    state["ki"].copy_(ki)
+    state["kp"].copy_(torch.where(known, kappa / b, 0.0))
+    state["weight"].copy_(-torch.expm1(-4.0 * kappa))
+
+
+def _paced(
+    state: State, ki: torch.Tensor, steps: Gain, stride: int, left: torch.Tensor, scale: torch.Tensor
+) -> torch.Tensor:
+    """Ki, such that the integral of a constraint that is pushed in vain goes no faster than before, and ever slower."""
+    mean = state["mean"].abs()
+    unmoved = (left > 0) & (mean > PROGRESS * state["slow"].abs())
+    stuck = unmoved & (state["level"].abs() > scale) & (state["age"] > steps)
+    state["stuck"].copy_(stuck)
+    slower = state["pace"] * exp(-2.0 * stride / steps)
+    state["pace"].copy_(torch.where(stuck, slower, torch.maximum(state["pace"], ki * mean)))
+    return torch.where(stuck, torch.minimum(ki, state["pace"] / mean.clamp(min=TINY)), ki)
+
+
+def _hurry_(state: State, steps: Gain, stride: int, left: torch.Tensor, far: torch.Tensor) -> None:
+    """After `steps`, speed up while a violation is not met, unless its multiplier is too large already."""
+    late = (state["age"] > steps) & (left > PATIENCE * state["worst"]) & (far <= 1.0)
+    most = at_least(0.25 * steps / (10 * SPEED), 1.0)
+    grown = at_most(state["boost"] * exp(at_most(URGENCY / steps, 0.1) * stride), most)
+    state["boost"].copy_(torch.where(late, grown, state["boost"]))
+
+
+def violation(state: State, bounds: Bounds | None) -> torch.Tensor:
+    """The smoothed violation: its size for an equality, what is above 0 for an inequality."""
+    mean = state["mean"]
+    return mean.abs() if bounds is None or bounds.lower is None else mean.clamp(min=0.0)
+
+
+def certain_violation(
+    state: State, noise: torch.Tensor, steps: Gain, stride: int, bounds: Bounds | None
+) -> torch.Tensor:
+    """The smoothed violation less twice the standard error of its mean: noise alone is no violation."""
+    rate = smoothing(steps, stride)
+    error = noise * (rate / (2 - rate)) ** 0.5
+    return (violation(state, bounds) - 2.0 * error).clamp_(min=0.0)
+
+
+def scale_of(state: State) -> torch.Tensor:
+    """The size of multiplier to expect: `balance`, or what the first b asks for if the loss has no gradient."""
+    return torch.maximum(state["balance"], state["least"])
+
+
+def sigma(state: State) -> torch.Tensor:
+    """The noise of the violation: the root of minus the covariance of successive changes.
+
+    The average starts at 0, with the second change; what it lacks at the start is divided out.
+    """
+    pairs = (state["age"] - 2.0).clamp_(min=1.0)
+    return (state["covariance"] / torch.expm1(-pairs / 32)).clamp_(min=0.0).sqrt_()
+
+
+def smoothing(steps: Gain, stride: int) -> Gain:
+    """The weight of the newest number in an average."""
+    return at_most(SMOOTHING * stride / steps, 1.0)
+
+
+# --- arithmetic on a number or a tensor ---
+
+
+def at_most(x: Gain, most: Gain) -> Gain:
+    """The smaller of two, each a number or a tensor."""
+    if isinstance(x, torch.Tensor):
+        return torch.minimum(x, most) if isinstance(most, torch.Tensor) else x.clamp(max=most)
+    return most.clamp(max=x) if isinstance(most, torch.Tensor) else min(x, most)
+
+
+def at_least(x: Gain, least: float) -> Gain:
+    """The larger of two."""
+    return x.clamp(min=least) if isinstance(x, torch.Tensor) else max(x, least)
+
+
+def exp(x: Gain) -> Gain:
+    """e^x."""
+    return torch.exp(x) if isinstance(x, torch.Tensor) else math.exp(x)

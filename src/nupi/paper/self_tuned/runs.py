@@ -1,0 +1,87 @@
+"""One run of one task with one method, as a job: the numbers it is judged by."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+import nupi
+from nupi.optim import self_tuning
+from nupi.paper.self_tuned import networks, quadratics, seen, unseen
+from nupi.paper.self_tuned.methods import METHODS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nupi.paper.self_tuned.task import Task
+
+VERSION = "2"
+"""Change it when a run computes something else: results that were kept under another one are not used."""
+
+TASKS: dict[str, Callable[..., Task]] = {
+    "svm": quadratics.svm_cell,
+    "program": quadratics.quadratic_program,
+    "plane": quadratics.plane_start,
+    "network": networks.network,
+    "autoencoder": seen.autoencoder,
+    "wine": seen.wine,
+    "tumours": unseen.tumours,
+    "diabetes": unseen.diabetes,
+}
+
+
+def solve(
+    *, task: str, method: str, constants: dict[str, float] | None = None, **settings: Any
+) -> dict[str, Any]:
+    """Train once: multipliers first, then the model.
+
+    Args:
+        task: one of `TASKS`.
+        method: one of `METHODS`.
+        constants: of `nupi.optim.self_tuning`, by name, to be taken in place of its own.
+        settings: of the task.
+
+    Returns:
+        The task's own numbers, and the largest multiplier of the run.
+    """
+    torch.set_num_threads(1)
+    before = {name: getattr(self_tuning, name) for name in constants or {}}
+    try:
+        for name, value in (constants or {}).items():
+            setattr(self_tuning, name, value)
+        return _train(TASKS[task](**settings), method)
+    finally:
+        for name, value in before.items():
+            setattr(self_tuning, name, value)
+
+
+def _train(task: Task, name: str) -> dict[str, Any]:
+    method = METHODS[name]
+    groups = {each: method.constraint(constraint) for each, constraint in task.constraints.items()}
+    lagrangian = nupi.Lagrangian(groups, penalty=method.penalty)
+    dual = method.dual(lagrangian.parameters(), task)
+    largest = 0.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that T is too short is one of the cases
+        try:
+            for step in range(task.steps):
+                loss, violations = task.evaluate()
+                if step % task.dual_every == 0:
+                    lagrangian.ascend(dual, violations if task.measure is None else task.measure())
+                lagrangian(loss, violations).backward()
+                task.primal.step()
+                task.primal.zero_grad()
+                if step % 25 == 0:
+                    largest = max(largest, *(float(m.abs().max()) for m in lagrangian.multipliers.values()))
+        except (nupi.NonFiniteViolationError, nupi.NonFiniteMultiplierError):
+            return {"violation": 1e9, "multiplier": 1e9, "diverged": True}
+    found = {**task.judge(), "multiplier": largest}
+    if task.name.startswith("SVM"):
+        from nupi.paper.svm.problem import svm
+
+        unit = quadratics.CELLS[task.name.removeprefix("SVM, ")][2]
+        found["lambda"] = float(svm().distance(unit * lagrangian.multipliers["margin"]))
+    return {key: value if math.isfinite(value) else 1e9 for key, value in found.items()}

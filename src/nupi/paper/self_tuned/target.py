@@ -1,0 +1,86 @@
+"""Target `self-tuned`: SelfTuned at T = a quarter of training beside gains set by hand, task by task."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from nupi.paper import jobs
+from nupi.paper.runner import Claim, Scale, TargetRun, target
+from nupi.paper.self_tuned import tables
+from nupi.paper.self_tuned.methods import GRID
+from nupi.paper.self_tuned.quadratics import CELLS
+from nupi.paper.self_tuned.runs import VERSION, solve
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Settings = dict[str, Any]
+
+RIVALS = ("nuPI 0.03, 5, 0.9", "restarts 0.1", "humancompatible nuPI", "humancompatible ALM", "omnisafe PID")
+ASCENTS = tuple(f"gradient ascent {ki:g}" for ki in GRID)
+SIZES: dict[Scale, dict[str, int]] = {
+    "smoke": {"programs": 1, "seeds": 1, "cells": 2, "starts": 1},
+    "laptop": {"programs": 2, "seeds": 2, "cells": len(CELLS), "starts": 2},
+    "desk": {"programs": 200, "seeds": 5, "cells": len(CELLS), "starts": 4},
+}
+PROGRAMS = (("sgd", 0.0), ("momentum", 0.0), ("adam", 0.0), ("sgd", 0.03), ("adam", 0.03))
+RULES = ("recall 80, rate 40", "rate = 35", "rate <= 10")
+STARTS = ((1.0, -1.0), (0.0, -1.0), (0.5, -1.5), (-1.0, -1.0))
+OPTIMIZERS = ("adam", "adamw", "momentum")
+FEW_CELLS = ("paper", "units x100", "Adam")  # of the SVM, for methods with fixed gains below desk scale
+
+
+@target(
+    "self-tuned",
+    paper="not in the paper",
+    about="gains that find themselves, beside gains set by hand and other libraries' defaults",
+    scales=("smoke", "laptop", "desk"),
+)
+def self_tuned(run: TargetRun) -> list[Claim]:
+    """Run every task with every method, and judge SelfTuned on each."""
+    wanted = list(_wanted(run.scale))
+    outcomes = jobs.run(solve, wanted, run.jobs, version=VERSION)
+    found = jobs.values(run.progress(outcomes, "training", total=len(wanted)))
+    frame = pd.DataFrame([{**settings, **value} for settings, value in found])
+    frame = frame.sort_values([name for name in ("task", "method") if name in frame], kind="stable")
+    run.results(frame)
+    for title, table in tables.every(frame):
+        run.table(title, table)
+    return tables.claims(frame)
+
+
+def _wanted(scale: Scale) -> Iterable[Settings]:
+    size, desk = SIZES[scale], scale == "desk"
+    everyone = ("SelfTuned", *(ASCENTS if desk else ASCENTS[1:3]), *RIVALS)
+    if scale == "smoke":
+        everyone = ("SelfTuned", ASCENTS[1])
+    for seed in range(size["seeds"]):
+        for task in ("tumours", "diabetes"):
+            yield from ({"task": task, "seed": seed, "method": method} for method in everyone)
+    for chosen in _networks(desk=desk, seeds=size["seeds"]):
+        yield from ({"task": "network", **chosen, "method": method} for method in everyone)
+    for optimizer in ("adam", "momentum"):
+        chosen = {"data": "low_digits", "rule": "impossible", "optimizer": optimizer, "seed": 10}
+        yield {"task": "network", **chosen, "method": "SelfTuned"}
+    for cell in list(CELLS)[: size["cells"]]:
+        methods = everyone if desk or cell in FEW_CELLS else ("SelfTuned",)
+        yield from ({"task": "svm", "name": cell, "method": method} for method in methods)
+    for number in range(2026, 2026 + size["programs"]):
+        for equality in (True, False):
+            for optimizer, noise in PROGRAMS:
+                chosen = {"seed": number, "equality": equality, "optimizer": optimizer, "noise": noise}
+                methods = ("SelfTuned", *ASCENTS, "humancompatible nuPI") if desk else ("SelfTuned",)
+                yield from ({"task": "program", **chosen, "method": method} for method in methods)
+    for start in STARTS[: size["starts"]]:
+        yield {"task": "plane", "start": list(start), "method": "SelfTuned"}
+
+
+def _networks(*, desk: bool, seeds: int) -> Iterable[Settings]:
+    """Every rule with every optimizer on both data sets at desk scale; else each rule with an optimizer of its own."""
+    for seed in range(10, 10 + seeds if desk else 11):
+        for number, rule in enumerate(RULES):
+            for optimizer in OPTIMIZERS if desk else OPTIMIZERS[number : number + 1]:
+                for data in ("low_digits", "adult_rows") if desk else ("low_digits",):
+                    yield {"data": data, "rule": rule, "optimizer": optimizer, "seed": seed}

@@ -1,0 +1,224 @@
+"""Measuring the plant: M = J P J^T, with the Jacobian J of the violations and the optimizer's P.
+
+The response of constraint i is the i-th row of M summed over the live constraints, after the rows have been
+brought to one unit (a row sum bounds the largest eigenvalue):
+
+    b_i = M_ii sum over live j of |M_ij| / sqrt(M_ii M_jj)
+
+For Adam and its kin P depends on the gradient that comes, and the tangent, P = rate / sqrt(v), is infinite where
+gradients cancel. So the gain is a secant: P is taken at the amplitude that the multipliers will need,
+
+    P = rate / sqrt(v + (delta g)^2 + (0.2 theta J)^2),      sum of rate g (delta g) / sqrt(v + (delta g)^2) = need
+
+with g the constraints' gradient in the direction of the violation, and half the top speed as the most one may need.
+
+Where there are many constraints one group has one response: the mean of its diagonal, by random signs, times the
+largest eigenvalue of M in that unit, for which the direction of the violation is tried.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nupi.plant.optimizers import Scaling
+
+MOST_NUMBERS = 4_000_000  # of a Jacobian that is held as a whole
+MOST_ROWS = 256
+HALVINGS = 30  # of the search for delta, over 24 decades
+MARGIN = 1.2  # on an eigenvalue that was tried in one direction
+TINY = 1e-30
+UNLIMITED = 1e9  # the speed of an adaptive optimizer where nothing is violated
+
+
+class Plant(NamedTuple):
+    """What one batch says about the plant, one number a constraint (but for the speed)."""
+
+    response: torch.Tensor
+    """b: how far the violation moves a primal step, per unit of multiplier."""
+    balance: torch.Tensor
+    """The multiplier at which the constraint's gradient is as large as the loss's, in the metric of P."""
+    speed: torch.Tensor
+    """The largest share of the violation that one primal step can remove; 0 for SGD, which has no such bound."""
+    slope: torch.Tensor
+    """The length of the constraint's gradient."""
+
+
+def measure(
+    scalings: Sequence[Scaling],
+    loss: torch.Tensor,
+    violations: torch.Tensor,
+    theta: torch.Tensor,
+    live: torch.Tensor,
+    wanted: torch.Tensor,
+    groups: Sequence[int],
+    need: float,
+    signs: torch.Generator,
+) -> Plant:
+    """Measure the plant on one batch. The graph is kept, for the user's own backward pass.
+
+    Args:
+        scalings: P of every parameter.
+        loss: the objective, with its graph.
+        violations: of all constraints seen, in one dimension, with their graph.
+        theta: their multipliers.
+        live: which of them push or are violated.
+        wanted: by how much each is violated: its size for an equality, what is above 0 for an inequality.
+        groups: how many of the violations belong to each group, in order.
+        need: how far the violations should move a step, in norm.
+        signs: for the random directions.
+    """
+    parameters = [one.parameter for one in scalings]
+    numbers = sum(p.numel() for p in parameters)
+    toward = torch.where(live, violations.detach().abs(), 0.0)
+    toward = toward / toward.norm().clamp(min=TINY)
+    weights = theta.detach()
+    force = _gradients(loss, parameters)
+    exact = len(violations) <= MOST_ROWS and (
+        len(violations) == 1 or len(violations) * numbers <= MOST_NUMBERS
+    )
+    if exact:
+        rows = _jacobian(violations, parameters)
+        along = [(row * _column(toward, row)).square().sum(0).sqrt() for row in rows]
+        pushed = [(row * _column(weights, row)).square().sum(0) for row in rows]
+    else:
+        along = [g.abs() for g in _gradients(violations, parameters, toward)]
+        pushed = [g.square() for g in _gradients(violations, parameters, weights)]
+    p, top = preconditioner(scalings, along, pushed, need)
+    pull = _square(force, p)
+    if exact:
+        flat = [row.flatten(1) for row in rows]
+        m = sum((row * q.reshape(1, -1)) @ row.T for row, q in zip(flat, p, strict=True))
+        assert isinstance(m, torch.Tensor)
+        diagonal = m.diagonal().clamp(min=0.0)
+        root = diagonal.sqrt().clamp(min=TINY)
+        overlap = m.abs() / (root[:, None] * root)
+        response = diagonal * (overlap[:, live].sum(1) + (~live).to(overlap.dtype))
+        slope = torch.stack([row.square().sum(1) for row in flat]).sum(0).sqrt()
+    else:
+        diagonal, slope = _mean_diagonals(violations, parameters, p, groups, signs)
+        unit = toward / diagonal.sqrt().clamp(min=TINY)
+        unit = unit / unit.norm().clamp(min=TINY)
+        scaled = unit / diagonal.sqrt().clamp(min=TINY)
+        largest = _square(_gradients(violations, parameters, scaled), p)
+        response = diagonal * (MARGIN * largest).clamp(min=1.0)
+    share = torch.zeros(()) if top is None else (top / wanted.norm().clamp(min=TINY)).clamp(max=UNLIMITED)
+    balance = (pull / diagonal.clamp(min=TINY)).sqrt() * (diagonal > 0)
+    return Plant(response, balance, share.to(response), slope)
+
+
+def preconditioner(
+    scalings: Sequence[Scaling],
+    along: Sequence[torch.Tensor],
+    pushed: Sequence[torch.Tensor],
+    need: float,
+) -> tuple[list[torch.Tensor], torch.Tensor | None]:
+    """P at the amplitude that is needed, and the top speed along the violation if the optimizer has one."""
+    bounded = [
+        (g, s.rate, s.second_moment)
+        for g, s in zip(along, scalings, strict=True)
+        if s.second_moment is not None
+    ]
+    if not bounded:
+        return [torch.full_like(s.parameter, s.rate) for s in scalings], None
+    top = torch.stack([(rate * g).sum() for g, rate, _ in bounded]).sum()
+    goal = (0.5 * top).clamp(max=need)
+    low, high = torch.full_like(top, -12.0), torch.full_like(top, 12.0)
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        delta = 10.0**middle
+        moved = torch.stack(
+            [
+                (rate * g * delta * g / (v + (delta * g).square()).sqrt().clamp(min=TINY)).sum()
+                for g, rate, v in bounded
+            ]
+        ).sum()
+        short = moved < goal
+        low, high = torch.where(short, middle, low), torch.where(short, high, middle)
+    delta = 10.0**high
+    found = []
+    for one, g, extra in zip(scalings, along, pushed, strict=True):
+        if one.second_moment is None:
+            found.append(torch.full_like(one.parameter, one.rate))
+        else:
+            size = (one.second_moment + (delta * g).square() + 0.04 * extra).sqrt()
+            found.append(one.rate / size.clamp(min=1e-12))
+    return found, top
+
+
+def curvature(
+    scalings: Sequence[Scaling], lagrangian: torch.Tensor, violations: torch.Tensor, signs: torch.Generator
+) -> torch.Tensor:
+    """H: the curvature of the Lagrangian along P J^T, by one Hessian-vector product with random signs."""
+    parameters = [one.parameter for one in scalings]
+    p = [
+        torch.full_like(one.parameter, one.rate)
+        if one.second_moment is None
+        else one.rate / one.second_moment.sqrt().clamp(min=1e-8)
+        for one in scalings
+    ]
+    slope = torch.autograd.grad(
+        lagrangian, parameters, create_graph=True, retain_graph=True, materialize_grads=True
+    )
+    row = _gradients(violations, parameters, _signs(violations, signs))
+    direction = [q * g for q, g in zip(p, row, strict=True)]
+    along = torch.stack([(s * d).sum() for s, d in zip(slope, direction, strict=True)]).sum()
+    turned = _gradients(along, parameters)
+    bent = torch.stack([(t * d).sum() for t, d in zip(turned, direction, strict=True)]).sum()
+    return bent.clamp(min=0.0) / _square(row, p).clamp(min=TINY)
+
+
+def _jacobian(violations: torch.Tensor, parameters: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The gradient of every violation, stacked: for each parameter a tensor of shape (constraints, *its shape)."""
+    each = [_gradients(one, parameters) for one in violations.unbind()]
+    return [torch.stack(column) for column in zip(*each, strict=True)]
+
+
+def _mean_diagonals(
+    violations: torch.Tensor,
+    parameters: list[torch.Tensor],
+    p: list[torch.Tensor],
+    groups: Sequence[int],
+    signs: torch.Generator,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Each group's mean of the diagonal of M, and its mean slope, for each of its constraints."""
+    found, slopes = [], []
+    for part in violations.split(list(groups)):
+        gradient = _gradients(part, parameters, _signs(part, signs))
+        found.append((_square(gradient, p) / len(part)).expand(len(part)))
+        square = torch.stack([g.square().sum() for g in gradient]).sum()
+        slopes.append((square / len(part)).sqrt().expand(len(part)))
+    return torch.cat(found), torch.cat(slopes)
+
+
+def _signs(like: torch.Tensor, signs: torch.Generator) -> torch.Tensor:
+    return (torch.randint(2, like.shape, generator=signs) * 2 - 1).to(like)
+
+
+def _column(vector: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
+    return vector.to(row.dtype).reshape(-1, *(1,) * (row.dim() - 1))
+
+
+def _square(gradient: list[torch.Tensor], p: list[torch.Tensor]) -> torch.Tensor:
+    """The square of a gradient's length in the metric of P."""
+    return torch.stack([(g.square() * q).sum() for g, q in zip(gradient, p, strict=True)]).sum()
+
+
+def _gradients(
+    value: torch.Tensor, parameters: list[torch.Tensor], weights: torch.Tensor | None = None
+) -> list[torch.Tensor]:
+    """The gradient of a scalar, or of a vector times weights, by parameter; zeros where there is none."""
+    if not value.requires_grad:
+        return [torch.zeros_like(p) for p in parameters]
+    found = torch.autograd.grad(
+        value,
+        parameters,
+        None if weights is None else weights.to(value.dtype),
+        retain_graph=True,
+        materialize_grads=True,
+    )
+    return [g.detach() for g in found]

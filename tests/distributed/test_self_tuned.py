@@ -1,0 +1,24 @@
+"""All ranks hold the gains that `SelfTuned` found on their batches together, to the bit."""
+
+import pytest
+import torch
+from distributed import self_tuned
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
+def test_ranks_measure_on_batches_of_their_own_and_hold_the_same_gains(ranks, optimizer):
+    answers = ranks.run(self_tuned.trained, optimizer, 6, world=2)
+    (multipliers, gains, state), (others, their_gains, their_state) = answers
+    assert all(torch.equal(multipliers[name], others[name]) for name in multipliers)
+    for name, found in gains.items():
+        assert (found["response"] > 0).all()
+        for key, value in found.items():
+            assert torch.equal(torch.as_tensor(value), torch.as_tensor(their_gains[name][key]))
+    for one, other in zip(state, their_state, strict=True):
+        assert all(torch.equal(one[slot], other[slot]) for slot in one)
+
+
+def test_a_rank_that_cannot_measure_leaves_none_waiting(ranks):
+    (first, response), (second, _) = ranks.run(self_tuned.one_rank_cannot_measure, world=2)
+    assert (first, second) == ("RuntimeError", "ZeroDivisionError")
+    assert response == 0
