@@ -66,13 +66,13 @@ def test_a_module_trains_as_a_plain_loop_does(pl, kind, batches):
 @pytest.mark.parametrize("kind", ["mixin", "manual"])
 def test_a_run_goes_on_from_its_checkpoint_bit_for_bit(pl, kind, tmp_path):
     whole = run.module(pl, kind)
-    run.trainer(pl, 8).fit(whole, run.loader(128, 32))
+    run.trainer(pl, -1, max_epochs=2).fit(whole, run.loader(128, 32))
     first = run.module(pl, kind)
-    stopped = run.trainer(pl, 4)
+    stopped = run.trainer(pl, -1, max_epochs=1)
     stopped.fit(first, run.loader(128, 32))
     stopped.save_checkpoint(tmp_path / "last.ckpt")
     again = run.module(pl, kind)
-    run.trainer(pl, 8).fit(again, run.loader(128, 32), ckpt_path=tmp_path / "last.ckpt")
+    run.trainer(pl, -1, max_epochs=2).fit(again, run.loader(128, 32), ckpt_path=tmp_path / "last.ckpt")
     ours, theirs = run.state(again), run.state(whole)
     assert ours.keys() == theirs.keys()
     assert theirs["lagrangian.rate"].item() > 0
@@ -103,7 +103,7 @@ class Kept:
                 super().__init__()
                 self.rows = []
 
-            def log_metrics(self, metrics, step=None):
+            def log_metrics(self, metrics, step=None):  # noqa: ARG002
                 self.rows.append(dict(metrics))
 
             def log_hyperparams(self, *_, **__):

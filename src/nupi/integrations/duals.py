@@ -63,8 +63,22 @@ def default_dual(
     lagrangian: Lagrangian, steps: int, primal: list[torch.optim.Optimizer]
 ) -> torch.optim.Optimizer:
     """Gains that find themselves, so that the constraints are met in a quarter of training."""
-    self_tuned = getattr(optim, "SelfTuned", None)
+    self_tuned: Any = getattr(optim, "SelfTuned", None)
     if self_tuned is None:
         return optim.NuPI(lagrangian.parameters(), ki=0.1, kp=1.0, nu=0.9)
-    made: torch.optim.Optimizer = self_tuned(lagrangian.parameters(), steps=max(1, steps // 4), primal=primal)
+    quarter = max(1, steps // 4)
+    try:
+        made: torch.optim.Optimizer = self_tuned(lagrangian.parameters(), steps=quarter, primal=primal)
+    except TypeError:
+        # An optimizer whose response cannot be measured, as Adafactor: it is identified from the violations.
+        made = self_tuned(lagrangian.parameters(), steps=quarter)
     return made
+
+
+def go_on(lagrangian: Lagrangian, dual: torch.optim.Optimizer) -> None:
+    """Have a run that is resumed know its dual optimizer as one that was never interrupted does.
+
+    A dual optimizer that measures is shown the graph from its first `ascend` on; a resumed run has had that already.
+    """
+    if hasattr(dual, "observe"):
+        lagrangian._observer = dual

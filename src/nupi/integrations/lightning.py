@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nupi.integrations.accumulation import Accumulator
-from nupi.integrations.duals import Dual, as_lagrangian, check_dual, make_dual
+from nupi.integrations.duals import Dual, as_lagrangian, check_dual, go_on, make_dual
 from nupi.integrations.evaluation import Evaluation, rows_of
 from nupi.integrations.numbers import Numbers
 from nupi.lagrangian import Lagrangian
@@ -104,6 +104,7 @@ class ConstrainedCallback(*_CALLBACKS):  # type: ignore[misc]
             self.dual = make_dual(self._given, self._lagrangian, _steps(trainer), list(trainer.optimizers))
         if self._state is not None:
             self.dual.load_state_dict(self._state)
+            go_on(self._lagrangian, self.dual)
             self._state = None
         elif trainer.ckpt_path is not None:
             raise RuntimeError(

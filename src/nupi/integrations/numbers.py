@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from nupi.monitor.gains import GainReader
+from nupi.monitor.gains import FIELDS, GainReader
 
 if TYPE_CHECKING:
     from nupi.lagrangian import Ascent, Lagrangian
@@ -56,8 +56,9 @@ class Numbers:
         if self._dual is not None:
             self._gains.ask(self._steps, self._dual)
         for change in self._gains.taken():
+            gains = {gain: value for gain, value in change.gains.items() if gain in FIELDS}
             for name in change.names:
-                self._known |= {f"nupi/{name}/{gain}": value for gain, value in change.gains.items()}
+                self._known |= {f"nupi/{name}/{gain}": value for gain, value in gains.items()}
         found |= self._known
         return _floats(found)
 

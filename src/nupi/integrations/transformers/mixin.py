@@ -14,7 +14,7 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from nupi.files import load_checked, save_checked
 from nupi.integrations.accumulation import Accumulator
-from nupi.integrations.duals import Dual, as_lagrangian, check_dual, make_dual
+from nupi.integrations.duals import Dual, as_lagrangian, check_dual, go_on, make_dual
 from nupi.integrations.evaluation import Evaluation, rows_of
 from nupi.integrations.numbers import Numbers
 from nupi.integrations.transformers.watching import loss_changed, outputs_of
@@ -210,6 +210,7 @@ class ConstrainedMixin(_Base):  # type: ignore[misc]
             saved = load_checked(self._checkpoint)
             self.lagrangian.load_state_dict(saved["lagrangian"])
             self.dual.load_state_dict(saved["dual"])
+            go_on(self.lagrangian, self.dual)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:  # noqa: FBT001, FBT002
         """Save the model; in a checkpoint that a training can go on from, the multipliers beside it.
