@@ -6,7 +6,6 @@ python examples/huggingface_trainer.py
 from __future__ import annotations
 
 import tempfile
-from functools import partial
 from typing import Any
 
 import torch
@@ -42,7 +41,7 @@ def make_trainer(out: Any, steps: int, dual: Any = None, **more: Any) -> Constra
         eval_dataset=Sentences(256, seed=1),
         constraints={"rate": nupi.Inequality()},
         violations=violations,
-        dual=dual or partial(nupi.NuPI, ki=0.1, kp=1.0, nu=0.9),
+        dual=dual,
         tolerance=0.05,
     )
 

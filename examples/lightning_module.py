@@ -5,7 +5,6 @@ python examples/lightning_module.py
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import pytorch_lightning as pl
@@ -21,11 +20,7 @@ class Classifier(ConstrainedMixin, pl.LightningModule):
     """A classifier that may call at most 30% of its inputs positive."""
 
     def __init__(self, dual: Any = None) -> None:
-        super().__init__(
-            constraints={"rate": nupi.Inequality()},
-            dual=dual or partial(nupi.NuPI, ki=0.1, kp=1.0, nu=0.9),
-            tolerance=0.01,
-        )
+        super().__init__(constraints={"rate": nupi.Inequality()}, dual=dual, tolerance=0.01)
         self.model = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 1))
 
     def training_step(self, batch: tuple[torch.Tensor, torch.Tensor], _: int) -> torch.Tensor:

@@ -12,6 +12,8 @@ from transformers import EarlyStoppingCallback, Trainer
 import nupi
 from nupi.integrations.transformers import ConstrainedTrainer
 
+make = partial(example.make_trainer, dual=trainer_run.NUPI)
+
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*warmup_ratio.*:FutureWarning"),
@@ -61,7 +63,7 @@ def test_the_trainer_trains_as_a_plain_loop_does(tmp_path, batches):
 @pytest.mark.parametrize("batches", [1, 3])
 def test_multipliers_ascend_once_an_optimizer_step_by_the_rule(tmp_path, batches):
     # 512 rows are 16 batches, which 3 does not divide: the last step of an epoch has one micro-batch.
-    trainer = example.make_trainer(tmp_path, steps=8, gradient_accumulation_steps=batches)
+    trainer = make(tmp_path, steps=8, gradient_accumulation_steps=batches)
     seen = recorded(trainer)
     trainer.train()
     assert len(seen) == 8
@@ -71,14 +73,14 @@ def test_multipliers_ascend_once_an_optimizer_step_by_the_rule(tmp_path, batches
 
 
 def test_the_constraint_is_kept(tmp_path):
-    trainer = example.make_trainer(tmp_path, steps=150)
+    trainer = make(tmp_path, steps=150)
     trainer.train()
     metrics = trainer.evaluate(example.Sentences(1024, seed=3))
     assert metrics["eval_nupi/rate/violation"] == pytest.approx(0.0, abs=0.1)
 
 
 def test_evaluations_have_the_plain_loss_and_a_verdict_and_do_not_ascend(tmp_path):
-    trainer = example.make_trainer(tmp_path, steps=4, per_device_eval_batch_size=48)  # 100 = 48 + 48 + 4
+    trainer = make(tmp_path, steps=4, per_device_eval_batch_size=48)  # 100 = 48 + 48 + 4
     trainer.train()
     trainer.lagrangian.multipliers["rate"].fill_(5.0)  # the Lagrangian is far from the loss
     sentences = example.Sentences(100, seed=2)
@@ -107,7 +109,7 @@ def test_predictions_are_those_of_a_trainer_without_constraints(tmp_path):
     def needs_labels(_, inputs, outputs):
         return {"rate": (outputs.logits[:, 1] - inputs["labels"]).mean()}
 
-    ours = example.make_trainer(tmp_path, steps=2)
+    ours = make(tmp_path, steps=2)
     ours.violations = needs_labels
     ours.train()
     plain = Trainer(ours.model, ours.args)
@@ -121,7 +123,7 @@ def test_predictions_are_those_of_a_trainer_without_constraints(tmp_path):
 
 def trainer_with(folder, violations, data=None, **more):
     options = {name: more.pop(name) for name in ("columns", "dual", "model_init") if name in more}
-    plain = example.make_trainer(folder, steps=3, **more)
+    plain = make(folder, steps=3, **more)
     model = {} if "model_init" in options else {"model": example.tiny_model()}
     return ConstrainedTrainer(
         **model,
@@ -182,7 +184,7 @@ def test_a_run_with_model_init_begins_anew_each_time(tmp_path):
 def test_a_given_lagrangian_and_optimizer_are_used(tmp_path):
     lagrangian = nupi.Lagrangian({"rate": nupi.Inequality()}, penalty=2.0)
     dual = nupi.PID(lagrangian.parameters(), ki=0.2)
-    plain = example.make_trainer(tmp_path, steps=1)
+    plain = make(tmp_path, steps=1)
     trainer = ConstrainedTrainer(
         example.tiny_model(),
         plain.args,
@@ -200,7 +202,7 @@ def test_a_given_lagrangian_and_optimizer_are_used(tmp_path):
 def test_bfloat16_stays_close_to_float32(tmp_path):
     paths = []
     for bf16 in (False, True):
-        trainer = example.make_trainer(tmp_path, steps=12, bf16=bf16)
+        trainer = make(tmp_path, steps=12, bf16=bf16)
         paths.append(recorded(trainer))
         trainer.train()
         assert trainer.lagrangian.multipliers["rate"].dtype == torch.float32
@@ -214,7 +216,7 @@ def test_bfloat16_stays_close_to_float32(tmp_path):
 )
 def test_the_best_model_is_loaded_by_loss_by_feasibility_or_by_both(tmp_path, metric, greater):
     every = {"eval_strategy": "steps", "eval_steps": 6, "save_strategy": "steps", "save_steps": 6}
-    trainer = example.make_trainer(
+    trainer = make(
         tmp_path,
         steps=96,
         dual=partial(nupi.NuPI, ki=0.4, kp=4.0),
@@ -240,7 +242,7 @@ def test_the_best_model_is_loaded_by_loss_by_feasibility_or_by_both(tmp_path, me
 
 def test_a_run_stops_early_when_feasible_models_get_no_better(tmp_path):
     every = {"eval_strategy": "steps", "eval_steps": 4, "save_strategy": "steps", "save_steps": 4}
-    trainer = example.make_trainer(
+    trainer = make(
         tmp_path,
         steps=400,
         per_device_eval_batch_size=256,
@@ -277,7 +279,7 @@ def test_a_trainer_that_goes_around_the_model_or_the_accelerator_is_told(tmp_pat
         def compute_loss(self, model, inputs, *_, **__):
             return model.get_submodule("bert")(inputs["input_ids"]).pooler_output.sum()
 
-    plain = example.make_trainer(tmp_path, steps=1)
+    plain = make(tmp_path, steps=1)
     options = {
         "train_dataset": plain.train_dataset,
         "constraints": {"rate": nupi.Inequality()},

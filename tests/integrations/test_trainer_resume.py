@@ -1,6 +1,7 @@
 """A constrained Trainer goes on from its checkpoints bit for bit, and says when it cannot."""
 
 import signal
+from functools import partial
 
 import pytest
 import torch
@@ -8,7 +9,11 @@ from examples import huggingface_trainer as example
 from integrations import trainer_run
 from ranks import processes
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*is shorter than the model's optimizer can follow"),
+]
+make = partial(example.make_trainer, dual=trainer_run.NUPI)
 
 
 def tensors(value):
@@ -52,8 +57,8 @@ def test_a_run_that_was_killed_goes_on_bit_for_bit(tmp_path, dual):
 
 def test_a_checkpoint_of_the_model_alone_says_why_it_cannot_go_on(tmp_path):
     saving = {"save_strategy": "steps", "save_steps": 2, "save_only_model": True}
-    example.make_trainer(tmp_path, steps=2, **saving).train()
-    before = example.make_trainer(tmp_path, steps=4, **saving)
+    make(tmp_path, steps=2, **saving).train()
+    before = make(tmp_path, steps=4, **saving)
     with pytest.raises(FileNotFoundError, match=r"multipliers\.nupi is missing.*save_only_model=True"):
         before.train(resume_from_checkpoint=True)
     with pytest.raises(FileNotFoundError, match="checkpoint-2"):
@@ -62,7 +67,7 @@ def test_a_checkpoint_of_the_model_alone_says_why_it_cannot_go_on(tmp_path):
 
 
 def test_a_model_that_is_saved_by_hand_has_no_multipliers_beside_it(tmp_path):
-    trainer = example.make_trainer(tmp_path, steps=1)
+    trainer = make(tmp_path, steps=1)
     trainer.train()
     trainer.save_model(str(tmp_path / "final"))
     assert not (tmp_path / "final" / "multipliers.nupi").exists()
@@ -71,8 +76,8 @@ def test_a_model_that_is_saved_by_hand_has_no_multipliers_beside_it(tmp_path):
 def test_a_checkpoint_of_other_constraints_is_refused(tmp_path):
     import nupi
 
-    example.make_trainer(tmp_path, steps=1, save_strategy="steps", save_steps=1).train()
-    other = example.make_trainer(tmp_path, steps=2)
+    make(tmp_path, steps=1, save_strategy="steps", save_steps=1).train()
+    other = make(tmp_path, steps=2)
     other.lagrangian = nupi.Lagrangian({"rate": nupi.Equality()})
     with pytest.raises(RuntimeError, match="'rate' is an inequality in it and an equality here"):
         other.train(resume_from_checkpoint=True)

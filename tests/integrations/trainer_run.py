@@ -49,6 +49,7 @@ def one_batch(folder, *, rows=64, processes=1, batches=1, **more):
     trainer = example.make_trainer(
         folder,
         6,
+        NUPI,
         per_device_train_batch_size=rows // processes // batches,
         gradient_accumulation_steps=batches,
         max_grad_norm=0.0,
