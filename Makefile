@@ -10,7 +10,7 @@ PINS   := $(if $(TORCH),$(VENV)/constraints.txt,constraints.txt)
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(PINS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test nightly coverage mutants lint types docs wheel bench clean
+.PHONY: help demo test oldest nightly coverage mutants lint types docs wheel bench clean
 
 help: ## show what can be run
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -37,6 +37,13 @@ demo: $(VENV)/.paper ## the main result: a table, a figure, the claims
 
 test: $(VENV)/.dev ## every test but the long ones
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal -m "not nightly" $(ARGS)
+
+# Other people's warnings are not errors here: old versions warn of what newer ones have mended.
+oldest: $(VENV)/.dev ## the front ends, with the oldest versions that are promised: make oldest VENV=.venv-oldest
+	$(BIN)/python -m pip install --quiet transformers==4.50.0 accelerate==1.1.0 trl==0.17.0 datasets==3.0.0 \
+		lightning==2.5.0 pytorch-lightning==2.5.0
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto -o filterwarnings=default \
+		tests/integrations/test_trainer*.py tests/integrations/test_trl.py tests/integrations/test_lightning.py $(ARGS)
 
 nightly: $(VENV)/.dev ## the long tests, and the property tests on ten times as many examples
 	NUPI_HYPOTHESIS=nightly OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --timeout 3600 \

@@ -55,7 +55,7 @@ class Best:
         path: str | os.PathLike[str] | None = None,
     ) -> None:
         self.constraints: dict[str, Constraint] = dict(lagrangian.constraints)
-        self.tolerance = _tolerances(tolerance, self.constraints)
+        self.tolerance = tolerances(tolerance, self.constraints)
         self.higher_is_better = higher_is_better
         self.path = None if path is None else Path(path)
         self.seen = 0
@@ -152,7 +152,7 @@ class Best:
             )
         largest, excess = -math.inf, -math.inf
         for name, constraint in self.constraints.items():
-            worst = _worst(name, constraint, violations[name])
+            worst = largest_violation(name, constraint, violations[name])
             largest, excess = max(largest, worst), max(excess, worst - self.tolerance[name])
         return largest, excess
 
@@ -178,7 +178,7 @@ class Best:
             part.unlink(missing_ok=True)
 
 
-def _worst(name: str, constraint: Constraint, violation: Any) -> float:
+def largest_violation(name: str, constraint: Constraint, violation: Any) -> float:
     """The largest violation of a group, infinite if some of it was not measured; or an error if it is not finite."""
     violation = getattr(violation, "hard", violation)
     if isinstance(violation, Indexed):
@@ -208,7 +208,8 @@ def _worst(name: str, constraint: Constraint, violation: Any) -> float:
     return worst.item() - float(getattr(constraint, "tolerance", 0.0))
 
 
-def _tolerances(given: float | Mapping[str, float], names: Mapping[str, Any]) -> dict[str, float]:
+def tolerances(given: float | Mapping[str, float], names: Mapping[str, Any]) -> dict[str, float]:
+    """A tolerance for each constraint; a number serves them all."""
     each = dict(given) if isinstance(given, Mapping) else dict.fromkeys(names, given)
     if set(each) != set(names):
         raise ValueError(f"tolerance is given for {sorted(each)}, but the constraints are {sorted(names)}")

@@ -1,0 +1,120 @@
+"""Whether a model meets its constraints on a whole data set, from the violations of its batches."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from nupi import distributed
+from nupi.best import largest_violation, tolerances
+from nupi.violations import Averaged, Dense, Indexed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nupi.lagrangian import Lagrangian
+
+INFEASIBLE = 1e9  # the score of a model that just misses its constraints: larger than any loss
+
+
+class Evaluation:
+    """Averages violations over the batches of an evaluation, and judges the average.
+
+    A tensor counts as often as its batch has rows. `Averaged` violations are added up. A row of an `Indexed`
+    violation is averaged over the batches that have it. Of `Measured` violations the hard measure counts. So a rate is
+    exact; a violation that is no mean over rows, such as the gap of two rates, is the mean of those of the batches.
+    """
+
+    def __init__(self, lagrangian: Lagrangian, tolerance: float | Mapping[str, float] = 0.0) -> None:
+        self._lagrangian = lagrangian
+        self._tolerance = tolerances(tolerance, lagrangian.constraints)
+        self._sums: dict[str, torch.Tensor] = {}
+        self._counts: dict[str, torch.Tensor] = {}
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget what was added."""
+        self.batches, self._loss, self._rows = 0, 0.0, 0
+        for name, constraint in self._lagrangian.constraints.items():
+            like = self._lagrangian.multipliers[name]
+            self._sums[name] = like.new_zeros(constraint.shape, dtype=torch.float64)
+            self._counts[name] = like.new_zeros(constraint.shape[:1], dtype=torch.float64)
+
+    @torch.no_grad()
+    def add(self, violations: Mapping[str, Any], rows: int, loss: torch.Tensor | None = None) -> None:
+        """Take in the violations of a batch of so many rows, and its loss if it is to be averaged too."""
+        for target, given in self._lagrangian._paired(violations):
+            violation, sums, counts = given.moving(), self._sums[target.name], self._counts[target.name]
+            if isinstance(violation, Dense):
+                sums.add_(violation.checked(target).double(), alpha=rows)
+                counts.add_(rows)
+            elif isinstance(violation, Averaged):
+                some, seen = violation.checked(target)
+                sums.add_(some.double())
+                counts.add_(seen.double())
+            elif isinstance(violation, Indexed):
+                values, places = violation.checked(target)
+                sums.index_add_(0, places, values.double())
+                counts.index_add_(0, places, torch.ones_like(places, dtype=torch.float64))
+            else:
+                raise TypeError(
+                    f"the violation of {target.name!r} is {violation.label}, which has no average over batches; "
+                    "give a tensor, Averaged or Indexed"
+                )
+        if loss is not None:
+            self._loss = self._loss + rows * float(loss)
+            self._rows += rows
+        self.batches += 1
+
+    def metrics(self, loss: float | None = None) -> dict[str, float]:
+        """The verdict, over all processes.
+
+        | name | meaning |
+        | --- | --- |
+        | `feasible` | 1.0 if no constraint is violated by more than its tolerance, else 0.0 |
+        | `violation` | the largest violation of all |
+        | `<constraint>/violation` | the largest violation of a group; infinite if some of it was not measured |
+        | `score` | smaller is better: the loss if feasible, else 1e9 plus the largest excess over a tolerance |
+
+        Args:
+            loss: the loss that the score is made of; the mean of those that were added, unless given.
+        """
+        self._join()
+        found = {name: self._worst(name) for name in self._lagrangian.constraints}
+        excess = max(value - self._tolerance[name] for name, value in found.items())
+        numbers = {"feasible": float(excess <= 0), "violation": max(found.values())}
+        if loss is None and self._rows:
+            loss = self._loss / self._rows
+        if loss is not None:
+            numbers["score"] = loss if excess <= 0 else INFEASIBLE + excess
+        return numbers | {f"{name}/violation": value for name, value in found.items()}
+
+    def _worst(self, name: str) -> float:
+        mean = Averaged(self._sums[name], self._counts[name])
+        if not bool(mean.sums.isfinite().all()):
+            return math.inf  # an evaluation reports; it does not end a training
+        return largest_violation(name, self._lagrangian.constraints[name], mean)
+
+    def _join(self) -> None:
+        """Have the sums of all processes; with `reduce=None` each has the violations of all already."""
+        group = self._lagrangian.group
+        if self._lagrangian.reduce is None or distributed.world_size(group) == 1:
+            return
+        tables = [*self._sums.values(), *self._counts.values()]
+        loss = tables[0].new_tensor([self._loss, self._rows])
+        flat = distributed.total(torch.cat([*(table.view(-1) for table in tables), loss]), group)
+        *parts, loss = flat.split([*(table.numel() for table in tables), 2])
+        for table, part in zip(tables, parts, strict=True):
+            table.copy_(part.view(table.shape))
+        self._loss, self._rows = loss[0].item(), int(loss[1])
+
+
+def rows_of(batch: Any) -> int:
+    """How many rows a batch has: the length of the first tensor in it, 1 if there is none."""
+    for leaf in pytree.tree_leaves(batch):
+        if isinstance(leaf, torch.Tensor) and leaf.dim():
+            return len(leaf)
+    return 1

@@ -1,0 +1,247 @@
+"""Constraints for Lightning, as `lightning` or as `pytorch_lightning`: a callback, and a mixin that brings it along.
+
+class Classifier(ConstrainedMixin, L.LightningModule):
+    def __init__(self):
+        super().__init__(constraints={"rate": nupi.Inequality()})
+        ...
+
+    def training_step(self, batch, _):
+        ...
+        return self.lagrangian(loss, {"rate": rate - 0.3})
+"""
+
+from __future__ import annotations
+
+import importlib
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nupi.integrations.accumulation import Accumulator
+from nupi.integrations.duals import Dual, as_lagrangian, check_dual, go_on, make_dual
+from nupi.integrations.evaluation import Evaluation, rows_of
+from nupi.integrations.numbers import Numbers
+from nupi.lagrangian import Lagrangian
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch.utils.hooks import RemovableHandle
+
+    from nupi.constraints import Constraint
+
+__all__ = ["ConstrainedCallback", "ConstrainedMixin"]
+
+# Each package has classes of its own, and its Trainer takes no other's: the callback is one of both.
+_PACKAGES = [name for name in ("lightning", "pytorch_lightning") if find_spec(name) is not None]
+if not _PACKAGES:
+    raise ImportError(
+        "nupi.integrations.lightning needs lightning or pytorch_lightning; "
+        "install it with `pip install nupi[lightning]`"
+    )
+_CALLBACKS: list[Any] = [
+    importlib.import_module("lightning.pytorch" if name == "lightning" else name).Callback
+    for name in _PACKAGES
+]
+
+
+class ConstrainedCallback(*_CALLBACKS):  # type: ignore[misc]
+    """Moves the multipliers of a LightningModule that calls a `nupi.Lagrangian` in its steps.
+
+    It hears every `self.lagrangian(loss, violations)`. Before each optimizer step the multipliers ascend on the
+    average of what the micro-batches since the last one had, with automatic and with manual optimization. The state of
+    the dual optimizer is in the checkpoint; the multipliers are in the module's own. After a validation in which the
+    Lagrangian was called it logs `val_nupi_feasible`, `val_nupi_violation` and `val_nupi_score`, for checkpoints and
+    early stopping to monitor; after a test `test_nupi_feasible` and so on.
+
+    Args:
+        dual: a dual optimizer; a function that makes one of the multipliers, as `partial(nupi.NuPI, ki=0.1)`; by
+            default `nupi.SelfTuned` with a quarter of the training's steps.
+        tolerance: the violation that still counts as met in a validation: a number, or one by constraint name.
+        prog_bar: whether the progress bar shows violations and multipliers.
+    """
+
+    def __init__(
+        self, dual: Dual = None, *, tolerance: float | Mapping[str, float] = 0.0, prog_bar: bool = True
+    ) -> None:
+        super().__init__()
+        check_dual(dual)
+        self.dual = dual if isinstance(dual, torch.optim.Optimizer) else None
+        self.tolerance, self.prog_bar = tolerance, prog_bar
+        self._given: Dual = dual
+        self._lagrangian: Lagrangian | None = None
+        self._handles: list[RemovableHandle] = []
+        self._state: dict[str, Any] | None = None  # of the checkpoint, until the dual optimizer is there
+        self._rows = 1
+
+    # --- the beginning and the end ---
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002 - Lightning's signature
+        """Find the Lagrangian and listen to its calls."""
+        lagrangian = _the_lagrangian(pl_module)
+        if lagrangian is not self._lagrangian:
+            self._lagrangian = lagrangian
+            self._seen = Accumulator(lagrangian.constraints)
+            self._evaluation = Evaluation(lagrangian, self.tolerance)
+            self._numbers = Numbers(lagrangian)
+
+        def hear(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any], value: torch.Tensor) -> None:
+            given = dict(zip(("loss", "violations"), args, strict=False)) | kwargs
+            self._hear(trainer, given["loss"], given["violations"], value)
+
+        self._handles.append(lagrangian.register_forward_hook(hear, with_kwargs=True))
+
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002 - Lightning's signature
+        """Listen no longer."""
+        while self._handles:
+            self._handles.pop().remove()
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002 - Lightning's signature
+        """Have a dual optimizer, with the state of the checkpoint."""
+        assert self._lagrangian is not None
+        if self.dual is None:
+            self.dual = make_dual(self._given, self._lagrangian, _steps(trainer), list(trainer.optimizers))
+        if self._state is not None:
+            self.dual.load_state_dict(self._state)
+            go_on(self._lagrangian, self.dual)
+            self._state = None
+        elif trainer.ckpt_path is not None:
+            raise RuntimeError(
+                f"{trainer.ckpt_path} has no state of a dual optimizer, so the multipliers cannot go on from it; was "
+                "it written without ConstrainedCallback? Resume from another, or load its weights and train anew"
+            )
+
+    # --- training ---
+
+    def _hear(self, trainer: Any, loss: torch.Tensor, violations: Any, value: torch.Tensor) -> None:
+        if trainer.training and torch.is_grad_enabled():
+            self._seen.add(violations)
+            self._numbers.note("nupi/loss", loss)
+            self._numbers.note("nupi/lagrangian", value)
+        elif trainer.validating or trainer.testing:
+            self._evaluation.add(violations, self._rows, loss)
+
+    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:  # noqa: ARG002
+        """Ascend on what was heard since the last step, and log."""
+        if not self._seen.batches:
+            return  # the step of an optimizer that has no part in the Lagrangian
+        assert self._lagrangian is not None
+        assert self.dual is not None
+        self._lagrangian.ascend(self.dual, self._seen.taken())
+        shown = ("/violation", "/multiplier")
+        for name, number in self._numbers.taken().items():
+            pl_module.log(name, number, prog_bar=self.prog_bar and name.endswith(shown), on_step=True)
+
+    # --- validation and test ---
+
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002 - Lightning's signature
+        """Begin a verdict."""
+        self._evaluation.clear()
+
+    def on_validation_batch_start(
+        self,
+        trainer: Any,  # noqa: ARG002 - Lightning's signature
+        pl_module: Any,  # noqa: ARG002
+        batch: Any,
+        batch_idx: int,  # noqa: ARG002
+        dataloader_idx: int = 0,  # noqa: ARG002
+    ) -> None:
+        """See how many rows the next violations are of."""
+        self._rows = rows_of(batch)
+
+    def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+        """Log whether the constraints are met."""
+        self._log_verdict(pl_module, "val")
+
+    on_test_start = on_validation_start
+    on_test_batch_start = on_validation_batch_start
+
+    def on_test_epoch_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+        """Log whether the constraints are met."""
+        self._log_verdict(pl_module, "test")
+
+    def _log_verdict(self, pl_module: Any, prefix: str) -> None:
+        if not self._evaluation.batches:
+            return
+        for name, value in self._evaluation.metrics().items():
+            separator = "/" if "/" in name else "_"
+            # All ranks have the same number already, and each needs it to choose a checkpoint.
+            pl_module.log(f"{prefix}_nupi{separator}{name}", value, batch_size=1)
+
+    # --- saving and going on ---
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the dual optimizer."""
+        if self.dual is None:
+            return {} if self._state is None else {"dual": self._state}
+        if self._lagrangian is not None:
+            self._lagrangian.check()
+        return {"dual": self.dual.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Keep the state until training starts: Lightning has no optimizers yet."""
+        self._state = state_dict.get("dual")
+
+
+class ConstrainedMixin:
+    """A LightningModule with constraints: `class Classifier(ConstrainedMixin, L.LightningModule)`.
+
+    It has `self.lagrangian`, to call in `training_step` (and in `validation_step`, for a verdict), and brings a
+    `ConstrainedCallback` along, which does the rest. A module with callbacks of its own adds them to
+    `super().configure_callbacks()`.
+
+    Args:
+        args: for the LightningModule; so are all keyword arguments that are not named here.
+        constraints: the constraints by name; or a `nupi.Lagrangian`, for a penalty or another `reduce`.
+        dual: as for the callback; and so are `tolerance` and `prog_bar`.
+        tolerance: see the callback.
+        prog_bar: see the callback.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        constraints: Mapping[str, Constraint] | Lagrangian,
+        dual: Dual = None,
+        tolerance: float | Mapping[str, float] = 0.0,
+        prog_bar: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        # The first part of the module, so that a checkpoint it refuses has loaded nothing else.
+        self.lagrangian = as_lagrangian(constraints)
+        self._constrained = ConstrainedCallback(dual, tolerance=tolerance, prog_bar=prog_bar)
+
+    @property
+    def dual(self) -> torch.optim.Optimizer | None:
+        """The dual optimizer; None before the first training, unless it was given."""
+        return self._constrained.dual
+
+    def configure_callbacks(self) -> Any:
+        """The module's own callbacks, and the one that moves the multipliers."""
+        return [*super().configure_callbacks(), self._constrained]  # type: ignore[misc]
+
+
+def _the_lagrangian(module: torch.nn.Module) -> Lagrangian:
+    found = [name for name, part in module.named_modules() if isinstance(part, Lagrangian)]
+    if len(found) != 1:
+        names = ", ".join(map(repr, found)) or "none"
+        raise ValueError(
+            f"{type(module).__name__} must have one nupi.Lagrangian among its parts, but it has {names}; set "
+            "self.lagrangian = nupi.Lagrangian(...) in __init__, and put all constraints into one"
+        )
+    lagrangian = module.get_submodule(found[0])
+    assert isinstance(lagrangian, Lagrangian)
+    return lagrangian
+
+
+def _steps(trainer: Any) -> int:
+    """The optimizer steps of the whole training."""
+    steps = trainer.estimated_stepping_batches
+    if steps == float("inf"):
+        raise ValueError(
+            "the training has no end (max_steps=-1 and max_epochs=-1), so that dual has no default; give "
+            "dual=lambda multipliers: nupi.SelfTuned(multipliers, steps=...)"
+        )
+    return int(steps)

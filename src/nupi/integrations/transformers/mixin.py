@@ -1,0 +1,252 @@
+"""The mixin that puts constraints into a Trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+from accelerate.utils import send_to_device
+from transformers import TrainerCallback
+from transformers.trainer_utils import get_last_checkpoint
+
+from nupi.files import load_checked, save_checked
+from nupi.integrations.accumulation import Accumulator
+from nupi.integrations.duals import Dual, as_lagrangian, check_dual, go_on, make_dual
+from nupi.integrations.evaluation import Evaluation, rows_of
+from nupi.integrations.numbers import Numbers
+from nupi.integrations.transformers.watching import loss_changed, outputs_of
+
+if TYPE_CHECKING:
+    from transformers import Trainer as _Base
+
+    from nupi.constraints import Constraint
+    from nupi.lagrangian import Lagrangian
+else:
+    _Base = object
+
+FILE = "multipliers.nupi"  # in each checkpoint: the multipliers, and the state of the dual optimizer
+
+ViolationsFunction: TypeAlias = Callable[[torch.nn.Module, Mapping[str, Any], Any], Mapping[str, Any]]
+
+
+class ConstrainedMixin(_Base):  # type: ignore[misc]
+    """Keeps constraints in any Trainer: `class MyTrainer(ConstrainedMixin, SFTTrainer)`.
+
+    The model descends on the Lagrangian, and the multipliers ascend once an optimizer step, on the violations of all
+    its micro-batches and processes. The loss that is logged, `eval_loss` and all predictions are those of the Trainer
+    without constraints. Beside them it logs the Lagrangian, violations, multipliers and gains, and after
+    an evaluation `eval_nupi_feasible`, `eval_nupi_violation` and `eval_nupi_score`.
+
+    Args:
+        args: as for the Trainer; so are all keyword arguments that are not named here.
+        constraints: the constraints by name; or a `nupi.Lagrangian`, for a penalty or another `reduce`.
+        violations: a function of the model, the batch and the model's outputs that returns the violation of each
+            constraint, as for `Lagrangian.ascend`. The outputs are those of the first forward pass that the loss is
+            made of, with their graph. It is called in evaluations too, without a graph.
+        dual: a dual optimizer; a function that makes one of the multipliers, as `partial(nupi.NuPI, ki=0.1)`; by
+            default `nupi.SelfTuned` with a quarter of the training's steps.
+        tolerance: the violation that still counts as met in evaluations: a number, or one by constraint name.
+        columns: columns of the data set for `violations` alone: they are kept in the batch, and from the model.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        constraints: Mapping[str, Constraint] | Lagrangian,
+        violations: ViolationsFunction,
+        dual: Dual = None,
+        tolerance: float | Mapping[str, float] = 0.0,
+        columns: Sequence[str] = (),
+        **kwargs: Any,
+    ) -> None:
+        self.lagrangian = as_lagrangian(constraints)
+        if not callable(violations):
+            raise TypeError(
+                f"violations must be a function of (model, inputs, outputs), but {violations!r} came"
+            )
+        check_dual(dual)
+        if isinstance(columns, str):
+            raise TypeError(f"columns must be a list of names, but {columns!r} came; use [{columns!r}]")
+        self.violations, self.columns = violations, tuple(columns)
+        self.dual = dual if isinstance(dual, torch.optim.Optimizer) else None
+        self._dual_given: Dual = dual
+        # What a run with model_init begins from, each time that it begins.
+        self._start = deepcopy((self.lagrangian.state_dict(), self.dual and self.dual.state_dict()))
+        self._seen = Accumulator(self.lagrangian.constraints)
+        self._evaluation = Evaluation(self.lagrangian, tolerance)
+        self._measures = False  # whether an evaluation goes on whose violations are wanted
+        self._numbers = Numbers(self.lagrangian)
+        self._checkpoint: Path | None = None  # where the multipliers are that a run begins from
+        super().__init__(*args, **kwargs)
+        self.lagrangian.to(self.args.device)
+        self.add_callback(_AtBegin(self))
+
+    # --- training ---
+
+    def training_step(self, model: torch.nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """One micro-batch; after the last one of an optimizer step the multipliers ascend."""
+        batch, inputs = self._split(inputs)
+        with (
+            outputs_of(model, training=True) as outputs,
+            loss_changed(self.accelerator, lambda loss: self._lagrangian_of(loss, batch, outputs)),
+        ):
+            before = self._seen.batches
+            loss: torch.Tensor = super().training_step(model, inputs, *args, **kwargs)
+        if self._seen.batches == before:
+            raise RuntimeError(
+                f"{type(self).__name__}.training_step did not call accelerator.backward, which is where nupi adds the "
+                "constraints to the loss; its training_step must go through that of transformers.Trainer"
+            )
+        if self.accelerator.sync_gradients:
+            self.lagrangian.ascend(self.dual, self._seen.taken())
+        return loss
+
+    def _lagrangian_of(self, loss: torch.Tensor, batch: Any, outputs: list[Any]) -> torch.Tensor:
+        """The Lagrangian of a micro-batch, divided as its loss is."""
+        if not outputs:
+            raise RuntimeError(
+                f"{type(self).__name__}.compute_loss did not call the model that training_step gave it, so there are "
+                "no outputs for `violations`; call model(**inputs) there"
+            )
+        violations = self.violations(self.model, batch, outputs[0])
+        self._seen.add(violations)
+        # Older versions divide by the same number at the end of an epoch, too, where fewer micro-batches are left.
+        batches = getattr(self, "current_gradient_accumulation_steps", self.args.gradient_accumulation_steps)
+        value: torch.Tensor = self.lagrangian(loss * batches, violations)
+        self._numbers.note("nupi/lagrangian", value)
+        return value / batches
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """The Trainer's numbers, and with those of the training the Lagrangian, violations, multipliers and gains."""
+        if "loss" in logs:
+            numbers = self._numbers.taken()
+            if "nupi/lagrangian" in numbers and self.args.world_size > 1:
+                # All else is the same on every rank. All of them log, since they have taken the same steps.
+                mine = torch.tensor(numbers["nupi/lagrangian"], device=self.args.device)
+                numbers["nupi/lagrangian"] = self.accelerator.reduce(mine, "mean").item()
+            logs = {**logs, **numbers}
+        super().log(logs, *args, **kwargs)
+
+    # --- evaluation ---
+
+    def prediction_step(self, model: torch.nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        """One batch of an evaluation, whose violations are noted, or of a prediction."""
+        batch, inputs = self._split(inputs)
+        if not self._measures:
+            return super().prediction_step(model, inputs, *args, **kwargs)
+        with outputs_of(model, training=False) as outputs:
+            result = super().prediction_step(model, inputs, *args, **kwargs)
+        if outputs:
+            with torch.no_grad():
+                self._evaluation.add(self.violations(self.model, batch, outputs[0]), rows_of(batch))
+        return result
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """The Trainer's metrics, and whether the constraints are met."""
+        before, self._measures = self._measures, True
+        try:
+            metrics: dict[str, float] = super().evaluate(*args, **kwargs)
+        finally:
+            self._measures = before
+        return metrics
+
+    def evaluation_loop(
+        self,
+        dataloader: Any,
+        description: str,
+        prediction_loss_only: bool | None = None,  # noqa: FBT001 - the Trainer's signature
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> Any:
+        """The Trainer's loop; the verdict on the constraints is added to its metrics before they are logged."""
+        self._evaluation.clear()
+        output = super().evaluation_loop(
+            dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
+        )
+        if self._measures and self._evaluation.batches:
+            verdict = self._evaluation.metrics(output.metrics.get(f"{metric_key_prefix}_loss"))
+            for name, value in verdict.items():
+                separator = "/" if "/" in name else "_"
+                output.metrics[f"{metric_key_prefix}_nupi{separator}{name}"] = value
+        return output
+
+    # --- saving and going on ---
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:  # noqa: FBT001
+        """Train, or go on from a checkpoint, with its multipliers and the state of its dual optimizer."""
+        folder = resume_from_checkpoint
+        if folder is True:
+            folder = get_last_checkpoint(self.args.output_dir)
+        self._checkpoint = Path(folder) / FILE if folder else None
+        if self._checkpoint is not None and not self._checkpoint.is_file():
+            raise FileNotFoundError(
+                f"{self._checkpoint} is missing, so the multipliers cannot go on from {folder}; was it written with "
+                "save_only_model=True, or without constraints? Resume from a whole checkpoint, or load the model's "
+                "weights and train anew"
+            )
+        return super().train(resume_from_checkpoint, *args, **kwargs)
+
+    def begin(self, steps: int) -> None:
+        """Have a dual optimizer, and what the checkpoint holds; called when the model's optimizer is ready.
+
+        Args:
+            steps: the optimizer steps of the whole training.
+        """
+        multipliers, state = self._start
+        if self.model_init is not None and self._checkpoint is None:
+            self.lagrangian.load_state_dict(multipliers)
+            if isinstance(self._dual_given, torch.optim.Optimizer):
+                self._dual_given.load_state_dict(deepcopy(state))
+            else:
+                self.dual = None
+        if self.dual is None:
+            # Accelerate wraps the optimizer, and hides its class.
+            primal = getattr(self.optimizer, "optimizer", self.optimizer)
+            self.dual = make_dual(self._dual_given, self.lagrangian, steps, [primal])
+        if self._checkpoint is not None:
+            saved = load_checked(self._checkpoint)
+            self.lagrangian.load_state_dict(saved["lagrangian"])
+            self.dual.load_state_dict(saved["dual"])
+            go_on(self.lagrangian, self.dual)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:  # noqa: FBT001, FBT002
+        """Save the model; in a checkpoint that a training can go on from, the multipliers beside it.
+
+        A checkpoint is written from here on: its multipliers are there before the file that makes it whole.
+        """
+        super().save_model(output_dir, _internal_call)
+        checkpoint = _internal_call and output_dir is not None and self.is_in_train
+        if checkpoint and self.args.should_save and not self.args.save_only_model and self.dual is not None:
+            self.lagrangian.check()
+            parts = {"lagrangian": self.lagrangian.state_dict(), "dual": self.dual.state_dict()}
+            save_checked(Path(str(output_dir)) / FILE, parts)
+
+    # --- columns ---
+
+    def _set_signature_columns_if_needed(self) -> None:
+        """Keep the columns of `violations`. The Trainer has no public way to keep a column that is no label."""
+        super()._set_signature_columns_if_needed()
+        kept = self._signature_columns
+        self._signature_columns = [*kept, *(name for name in self.columns if name not in kept)]
+
+    def _split(self, inputs: Any) -> tuple[Any, Any]:
+        """The batch for `violations`, and what is left of it for the model."""
+        batch = send_to_device(inputs, self.args.device)
+        if not isinstance(inputs, Mapping):
+            return batch, inputs
+        if self.columns:
+            inputs = {name: value for name, value in inputs.items() if name not in self.columns}
+        return dict(batch), inputs  # a copy: a Trainer may take the labels out of its own
+
+
+class _AtBegin(TrainerCallback):  # type: ignore[misc]
+    """Tells the mixin that the model's optimizer is ready, and how many steps there will be."""
+
+    def __init__(self, trainer: ConstrainedMixin) -> None:
+        self._trainer = trainer
+
+    def on_train_begin(self, _: Any, state: Any, __: Any, **___: Any) -> None:
+        self._trainer.begin(state.max_steps)
