@@ -43,7 +43,7 @@ def surrogate(chances: torch.Tensor, amounts: torch.Tensor) -> torch.Tensor:
     return (chances * (to_come - to_come.mean(1, keepdim=True))).sum(0).mean() / len(amounts)
 
 
-def train(steps: int = 400) -> torch.Tensor:
+def train(steps: int = 200) -> torch.Tensor:
     """The logits of a policy: one row a length of the queue, one column a server."""
     rng = torch.Generator().manual_seed(0)
     policy = torch.zeros(QUEUE, 2, requires_grad=True)

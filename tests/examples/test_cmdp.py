@@ -24,7 +24,7 @@ def exactly(fast):
 
 
 def test_the_cost_is_within_its_limit_and_the_queue_shorter_than_without_a_choice():
-    fast = cmdp.train(250).double().softmax(1)[:, 1].numpy()
+    fast = cmdp.train().double().softmax(1)[:, 1].numpy()
     queue, used = exactly(fast)
     assert used <= cmdp.LIMIT + 0.02
     blind, same = exactly(np.full(cmdp.QUEUE, cmdp.LIMIT))

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 
-def draw(rows=1500, seed=0):
+def draw(rows=800, seed=0):
     """Features, labels "no" and "yes", and a frame with sex and race; sex and race shift one feature and the label."""
     rng = np.random.default_rng(seed)
     sensitive = pd.DataFrame(

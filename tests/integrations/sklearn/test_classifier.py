@@ -34,7 +34,7 @@ def positive(labels):
 
 def classifier(constraints, **options):
     return ConstrainedClassifier(
-        constraints, **{"max_steps": 300, "learning_rate": 0.05, "random_state": 0} | options
+        constraints, **{"max_steps": 150, "learning_rate": 0.1, "random_state": 0} | options
     )
 
 
@@ -133,7 +133,7 @@ def test_a_rate_from_both_sides_and_a_constraint_of_ones_own():
     decided = positive(model.predict(X))
     assert 0.25 <= decided.mean() <= 0.35
     assert decided[SEX == "f"].mean() >= 0.3
-    assert model.score(X, Y) > 0.7
+    assert model.score(X, Y) > 0.65
 
 
 def test_classes_by_name():
@@ -212,7 +212,7 @@ def test_a_module_of_ones_own_is_copied_and_trained():
     assert np.array_equal(model.decision_function(X), model.decision_function(X))  # no dropout in use
     made = classifier(None, module=nn.Linear).fit(X, Y)
     assert made.score(X, Y) > 0.8
-    with pytest.raises(ValueError, match=r"module gave \(1500, 3\).*must give \(1500, 1\)"):
+    with pytest.raises(ValueError, match=r"module gave \(800, 3\).*must give \(800, 1\)"):
         classifier(None, module=nn.Linear(5, 3)).fit(X, Y)
     with pytest.raises(TypeError, match="module must be a torch module"):
         classifier(None, module="mlp").fit(X, Y)
@@ -294,7 +294,7 @@ def test_bad_constraints_are_named(constraints, error, says):
 @pytest.mark.parametrize(
     ("sensitive", "says"),
     [
-        (SEX[:-1], r"shape \(1499,\), but X has 1500 rows"),
+        (SEX[:-1], r"shape \(799,\), but X has 800 rows"),
         (SEX.where(SEX == "f"), "missing values"),
         (pd.Series(["f"] * len(X), name="sex"), "'sex'.* one value only"),
         ({}, "no column"),

@@ -265,19 +265,21 @@ class ConstrainedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         sizes = None if self._attributes is None else self._attributes.sizes
         found = {}
         for name, built in names.build(self.constraints, sizes, list(self.classes_)).items():
-            constraint, lacks = built, list[str]()
-            if not isinstance((self.constraints or {})[name], type(built)):  # the user's own stays as it is
+            constraint = built
+            if (self.constraints or {})[name] is not built:  # the user's own stays as it is
                 constraint = constraint.surrogate("sigmoid", temperature=TEMPERATURE)
             if self.confidence is not None:
                 constraint = constraint.confident(self.confidence, comparisons=len(self.constraints or {}))
-            if shown is not None:
-                constraint, lacks = names.measurable(
-                    constraint, shown.y, shown.groups, shown.weights, len(self.classes_)
-                )
+            if shown is None:
+                found[name] = constraint
+                continue
+            known, lacks = names.measurable(
+                constraint, shown.y, shown.groups, shown.weights, len(self.classes_)
+            )
             if lacks:
                 warnings.warn(f"constraint {name!r}: no rows for {'; '.join(lacks)}", stacklevel=4)
-            if constraint is not None:
-                found[name] = constraint
+            if known is not None:
+                found[name] = known
         return found
 
     def _batch_rows(self, rows: Rows) -> int:
@@ -292,11 +294,11 @@ class ConstrainedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         cuda = [kind.index or 0] if kind.type == "cuda" else []
         with torch.random.fork_rng(devices=cuda):
             if again:
-                torch.set_rng_state(self._rng)
+                torch.set_rng_state(self._random)
             else:
                 torch.manual_seed(check_random_state(self.random_state).randint(2**31 - 1))
             yield
-            self._rng = torch.get_rng_state()
+            self._random: torch.Tensor = torch.get_rng_state()
 
     def _trained(self, trainer: Trainer) -> None:
         self._state, self.module_ = trainer, trainer.module

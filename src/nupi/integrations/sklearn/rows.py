@@ -23,6 +23,7 @@ class Rows:
     y: torch.Tensor
     groups: Mapping[str, torch.Tensor] | None
     weights: torch.Tensor
+    unit: float = 1.0  # what a row of weight 1 weighs after weights are brought to mean 1
 
     def __len__(self) -> int:
         return len(self.y)
@@ -30,7 +31,7 @@ class Rows:
     def chosen(self, which: torch.Tensor) -> Rows:
         """Some of them."""
         groups = None if self.groups is None else {name: each[which] for name, each in self.groups.items()}
-        return Rows(self.x[which], self.y[which], groups, self.weights[which])
+        return Rows(self.x[which], self.y[which], groups, self.weights[which], self.unit)
 
 
 def as_rows(
@@ -71,6 +72,7 @@ def as_rows(
         (1 - labels if flipped else labels).to(device),
         None if groups is None else {name: each.to(device) for name, each in groups.items()},
         weights / weights.mean(),
+        1.0 / float(weights.mean()),
     )
 
 

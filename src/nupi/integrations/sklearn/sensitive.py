@@ -106,8 +106,10 @@ def _declared(features: Any) -> dict[str, list[Any]]:
         if hasattr(features, "columns")
         else {str(getattr(features, "name", None) or "group"): features}
     )
-    dtypes = {name: getattr(column, "dtype", None) for name, column in columns.items()}
-    return {name: dtype.categories.tolist() for name, dtype in dtypes.items() if hasattr(dtype, "categories")}
+    found = {
+        name: getattr(getattr(column, "dtype", None), "categories", None) for name, column in columns.items()
+    }
+    return {name: categories.tolist() for name, categories in found.items() if categories is not None}
 
 
 def _ordered(column: list[Any]) -> list[Any]:

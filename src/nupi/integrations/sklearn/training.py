@@ -6,7 +6,7 @@ So what is kept in the end meets the bounds as decisions, if any model that was 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
@@ -16,14 +16,13 @@ from nupi import rates
 from nupi.integrations.sklearn.network import logits_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from torch import nn
 
     from nupi.integrations.sklearn.rows import Rows
 
 LOOKS = 200  # at most, in a fit
-BETWEEN_LOOKS = 5  # steps of the model, at least
 MARGIN = 1.0  # rows by which multipliers aim inside a bound, so that the model does not settle a hair outside of it
 WINDOW = 50  # batches that the multipliers look back on, in partial_fit
 CHUNK = 65_536  # rows that are scored at once
@@ -31,7 +30,7 @@ TOLERANCE = 1e-9  # what rounding may do to a rate that meets its bound exactly
 
 
 def default_dual(
-    multipliers: list[torch.Tensor], steps: int, primal: torch.optim.Optimizer
+    multipliers: Sequence[torch.Tensor], steps: int, primal: torch.optim.Optimizer
 ) -> torch.optim.Optimizer:
     """What moves the multipliers unless the user says otherwise.
 
@@ -40,8 +39,9 @@ def default_dual(
         steps: the dual steps within which the constraints should be met.
         primal: the optimizer of the model.
     """
-    del steps, primal  # these gains are fixed
-    return nupi.NuPI(multipliers, ki=0.5, kp=5.0)
+    del primal  # fixed gains do not look at the model
+    # A rate that is off by 0.02 for so many steps then raises its multiplier by 1, against a loss of the order of 1.
+    return nupi.NuPI(multipliers, ki=50.0 / steps, kp=5.0)
 
 
 class Trainer:
@@ -66,10 +66,10 @@ class Trainer:
         steps: int,
         learning_rate: float,
         weight_decay: float,
-        dual: Callable[[list[torch.Tensor]], torch.optim.Optimizer] | None,
+        dual: Callable[[Sequence[torch.Tensor]], torch.optim.Optimizer] | None,
     ) -> None:
         self.module, self.classes, self.constraints = module, classes, dict(constraints)
-        self.steps, self.every = steps, max(BETWEEN_LOOKS, steps // LOOKS)
+        self.steps, self.every = steps, max(1, steps // LOOKS)
         self.primal = torch.optim.Adam(module.parameters(), lr=learning_rate, weight_decay=weight_decay)
         like = next(module.parameters())
         kinds = {name: each.kind() for name, each in self.constraints.items()}
@@ -96,7 +96,7 @@ class Trainer:
         Returns:
             The best model, and how many steps were taken.
         """
-        best = nupi.Best(self.lagrangian or _Free(), TOLERANCE)
+        best = nupi.Best(self.lagrangian or cast("nupi.Lagrangian", _Free()), TOLERANCE)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(self.primal, self.steps)
         watched = bool(self.constraints) or patience is not None
         stale, taken = 0, 0
@@ -106,7 +106,7 @@ class Trainer:
                 stale = 0 if best.number == best.seen or not best.is_feasible else stale + 1
                 if patience is not None and stale >= patience:
                     break
-                self._ascend(violations)
+                self._ascend(violations, shown.unit)
             self.step(batch)
             schedule.step()
         else:
@@ -126,12 +126,12 @@ class Trainer:
     def stream(self, rows: Rows, batch_rows: int) -> None:
         """One pass over rows that come once; the multipliers look back on the last batches."""
         for batch in _batches(rows, batch_rows, -(-len(rows) // batch_rows)):
-            self._ascend(self.violations(self.scored(batch), windows=self.windows))
+            self._ascend(self.violations(self.scored(batch), windows=self.windows), batch.unit)
             self.step(batch)
 
-    def _ascend(self, violations: dict[str, Any]) -> None:
+    def _ascend(self, violations: dict[str, Any], row: float) -> None:
         if self.lagrangian is not None and self.dual is not None:
-            inside = {name: _inside(self.constraints[name], each) for name, each in violations.items()}
+            inside = {name: _inside(self.constraints[name], each, row) for name, each in violations.items()}
             self.lagrangian.ascend(self.dual, inside)
 
     def step(self, batch: Rows) -> None:
@@ -174,11 +174,11 @@ class _Free:
     constraints: ClassVar[dict[str, Any]] = {}
 
 
-def _inside(constraint: rates.Constraint, violation: nupi.Averaged) -> nupi.Averaged:
-    """The violation if one more row were decided wrongly."""
+def _inside(constraint: rates.Constraint, violation: nupi.Averaged, row: float) -> nupi.Averaged:
+    """The violation if one more row, of this weight, were decided wrongly."""
     if constraint.equality:
         return violation
-    return nupi.Averaged(violation.sums + MARGIN * (violation.counts > 0), violation.counts)
+    return nupi.Averaged(violation.sums + MARGIN * row * (violation.counts > 0), violation.counts)
 
 
 def _losses(scores: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
