@@ -292,7 +292,7 @@ class Lagrangian(MultiplierModule):
             ) from None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Lagrangian:
-        """A copy with multipliers of its own, the same process group, which cannot be copied, and nobody who listens."""
+        """A copy with multipliers of its own, the same process group, which cannot be copied, and no listeners."""
         memo[id(self.group)] = self.group
         memo[id(self._listeners)] = []
         copied = type(self).__new__(type(self))

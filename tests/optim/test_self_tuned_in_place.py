@@ -97,9 +97,7 @@ def test_a_sweep_has_the_horizon_as_an_axis():
             dual=lambda params, steps=steps: nupi.SelfTuned(params, steps),
             steps=400,
         )
-        torch.testing.assert_close(
-            found.multipliers["inequality"][column], alone.multipliers["inequality"]
-        )
+        torch.testing.assert_close(found.multipliers["inequality"][column], alone.multipliers["inequality"])
 
 
 def test_the_monitor_records_what_was_found():

@@ -102,7 +102,9 @@ def test_runs_that_diverge_do_not_disturb_the_others(steps):
     assert (mixed_up.status[4:8] != nupi.Status.DIVERGED).all()
     if steps == 1500:
         assert (mixed_up.status[:4] == nupi.Status.DIVERGED).all()
-        assert (mixed_up.steps[1:4] < 1500).all()  # 1e3 diverges later, and alone: to go on without it does not pay
+        assert (
+            mixed_up.steps[1:4] < 1500
+        ).all()  # 1e3 diverges later, and alone: to go on without it does not pay
         assert (mixed_up.steps[4:8] == 1500).all()
         assert "5 diverged" in repr(mixed_up)
 
