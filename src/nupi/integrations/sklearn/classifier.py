@@ -64,6 +64,13 @@ class ConstrainedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         multipliers_: the multipliers of each constraint, at the end of training.
         module_: the trained torch module.
         n_steps_: gradient steps taken.
+
+    Example:
+        >>> from sklearn.datasets import make_classification
+        >>> X, y = make_classification(200, random_state=0)
+        >>> model = ConstrainedClassifier({"false_positive_rate": 0.05}, max_steps=100, random_state=0).fit(X, y)
+        >>> bool((model.predict(X)[y == 0] == 1).mean() <= 0.05)
+        True
     """
 
     def __init__(
