@@ -3,5 +3,6 @@
 | module | for |
 | --- | --- |
 | `nupi.integrations.transformers` | the Trainer of Hugging Face, and trainers made of it, as TRL's |
+| `nupi.integrations.sklearn` | a classifier with the interface of scikit-learn |
 | `nupi.integrations.lightning` | Lightning, as `lightning` or `pytorch_lightning` |
 """

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 FULL_BATCH, BATCH = 2_000, 512  # batch_size="auto": all rows if they are this few, else so many at a time
-TEMPERATURE = 0.5  # of the sigmoid that stands for a decision when the model is moved
 
 
 class ConstrainedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -64,6 +63,13 @@ class ConstrainedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         multipliers_: the multipliers of each constraint, at the end of training.
         module_: the trained torch module.
         n_steps_: gradient steps taken.
+
+    Example:
+        >>> from sklearn.datasets import make_classification
+        >>> X, y = make_classification(200, random_state=0)
+        >>> model = ConstrainedClassifier({"false_positive_rate": 0.05}, max_steps=100, random_state=0).fit(X, y)
+        >>> bool((model.predict(X)[y == 0] == 1).mean() <= 0.05)
+        True
     """
 
     def __init__(
@@ -247,40 +253,22 @@ class ConstrainedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     def _trainer(self, rows: Rows, shown: Rows | None) -> Trainer:
         classes = len(self.classes_)
         outputs = 1 if classes == 2 else classes
+        sizes = None if self._attributes is None else self._attributes.sizes
+        constraints = names.prepared(
+            self.constraints or {}, sizes, list(self.classes_), shown, self.confidence
+        )
         module = network(
             self.module, self.hidden_layer_sizes, rows.x, rows.weights, outputs, standardize=self.standardize
         )
         return Trainer(
             module,
             classes,
-            self._constraints(shown),
+            constraints,
             steps=self.max_steps,
             learning_rate=self.learning_rate,
             weight_decay=self.weight_decay,
             dual=self.dual,
         )
-
-    def _constraints(self, shown: Rows | None) -> dict[str, Any]:
-        """The constraints on rates. In `fit`, what no row shown says anything of is left out, with a warning."""
-        sizes = None if self._attributes is None else self._attributes.sizes
-        found = {}
-        for name, built in names.build(self.constraints, sizes, list(self.classes_)).items():
-            constraint = built
-            if (self.constraints or {})[name] is not built:  # the user's own stays as it is
-                constraint = constraint.surrogate("sigmoid", temperature=TEMPERATURE)
-            if self.confidence is not None:
-                constraint = constraint.confident(self.confidence, comparisons=len(self.constraints or {}))
-            if shown is None:
-                found[name] = constraint
-                continue
-            known, lacks = names.measurable(
-                constraint, shown.y, shown.groups, shown.weights, len(self.classes_)
-            )
-            if lacks:
-                warnings.warn(f"constraint {name!r}: no rows for {'; '.join(lacks)}", stacklevel=4)
-            if known is not None:
-                found[name] = known
-        return found
 
     def _batch_rows(self, rows: Rows) -> int:
         if self.batch_size == "auto":
@@ -292,7 +280,9 @@ class ConstrainedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         """Draw from this classifier's own random numbers, and leave torch's as they were."""
         kind = torch.device(self.device)
         cuda = [kind.index or 0] if kind.type == "cuda" else []
-        with torch.random.fork_rng(devices=cuda):
+        with torch.random.fork_rng(devices=cuda), warnings.catch_warnings():
+            # Who gave max_steps would not know what to do about the dual's steps; `feasible_` says if they were enough.
+            warnings.filterwarnings("ignore", "steps=.* is shorter than", UserWarning)
             if again:
                 torch.set_rng_state(self._random)
             else:

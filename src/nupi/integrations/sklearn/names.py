@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from nupi.rates.expressions import Expression, number
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from nupi.integrations.sklearn.rows import Rows
     from nupi.rates.groups import Numbers
 
 GAPS: dict[str, tuple[Callable[..., Any], ...]] = {
@@ -52,6 +54,7 @@ AT_LEAST: dict[str, Callable[..., Any]] = {
     "true_positive_rate": rates.true_positive_rate,
 }
 BY_GROUP = "_by_group"
+TEMPERATURE = 0.5  # of the sigmoid that stands for a decision when the model is moved
 
 
 def build(
@@ -156,6 +159,40 @@ def _groups(name: str, groups: Mapping[str, int] | None) -> Mapping[str, int]:
             f"{name!r} is a constraint on groups, but sensitive_features=None; give the group of each row"
         )
     return groups
+
+
+def prepared(
+    constraints: Mapping[str, Any],
+    groups: Mapping[str, int] | None,
+    classes: Sequence[Any],
+    shown: Rows | None,
+    confidence: float | None,
+) -> dict[str, rates.Constraint]:
+    """The constraints to train under.
+
+    Args:
+        constraints: bounds by name.
+        groups: how many groups each sensitive attribute has.
+        classes: the labels of the classes.
+        shown: the rows that multipliers look at. What they say nothing of is left out, with a warning.
+        confidence: with which the bounds are to hold on new rows.
+    """
+    found = {}
+    for name, built in build(constraints, groups, classes).items():
+        constraint = built
+        if constraints[name] is not built:  # the user's own stays as it is
+            constraint = constraint.surrogate("sigmoid", temperature=TEMPERATURE)
+        if confidence is not None:
+            constraint = constraint.confident(confidence, comparisons=len(constraints))
+        if shown is None:
+            found[name] = constraint
+            continue
+        known, lacks = measurable(constraint, shown.y, shown.groups, shown.weights, len(classes))
+        if lacks:
+            warnings.warn(f"constraint {name!r}: no rows for {'; '.join(lacks)}", stacklevel=5)
+        if known is not None:
+            found[name] = known
+    return found
 
 
 def measurable(

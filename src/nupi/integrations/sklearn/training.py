@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-import nupi
-from nupi import rates
+from nupi import Averaged, Best, Lagrangian, SelfTuned, rates
 from nupi.integrations.sklearn.network import logits_of
 
 if TYPE_CHECKING:
@@ -39,9 +38,7 @@ def default_dual(
         steps: the dual steps within which the constraints should be met.
         primal: the optimizer of the model.
     """
-    del primal  # fixed gains do not look at the model
-    # A rate that is off by 0.02 for so many steps then raises its multiplier by 1, against a loss of the order of 1.
-    return nupi.NuPI(multipliers, ki=50.0 / steps, kp=5.0)
+    return SelfTuned(multipliers, steps, primal=primal)
 
 
 class Trainer:
@@ -74,17 +71,17 @@ class Trainer:
         like = next(module.parameters())
         kinds = {name: each.kind() for name, each in self.constraints.items()}
         # Without constraints there is no Lagrangian: the loss is minimized as it is.
-        self.lagrangian: nupi.Lagrangian | None = None
+        self.lagrangian: Lagrangian | None = None
         self.dual: torch.optim.Optimizer | None = None
         if kinds:
-            self.lagrangian = nupi.Lagrangian(kinds).to(device=like.device, dtype=like.dtype)
+            self.lagrangian = Lagrangian(kinds).to(device=like.device, dtype=like.dtype)
             multipliers = list(self.lagrangian.parameters())
             quarter = max(1, steps // self.every // 4)
             self.dual = default_dual(multipliers, quarter, self.primal) if dual is None else dual(multipliers)
         self.windows = {name: rates.Window(WINDOW) for name in kinds}
         self.error = rates.error_rate(classes=None if classes == 2 else classes)
 
-    def fit(self, rows: Rows, shown: Rows, batch_rows: int, patience: int | None) -> tuple[nupi.Best, int]:
+    def fit(self, rows: Rows, shown: Rows, batch_rows: int, patience: int | None) -> tuple[Best, int]:
         """Train, and leave the best model seen in the module.
 
         Args:
@@ -96,7 +93,7 @@ class Trainer:
         Returns:
             The best model, and how many steps were taken.
         """
-        best = nupi.Best(self.lagrangian or cast("nupi.Lagrangian", _Free()), TOLERANCE)
+        best = Best(self.lagrangian or cast("Lagrangian", _Free()), TOLERANCE)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(self.primal, self.steps)
         watched = bool(self.constraints) or patience is not None
         stale, taken = 0, 0
@@ -116,7 +113,7 @@ class Trainer:
             best.restore(self.module)
         return best, taken
 
-    def look(self, best: nupi.Best, rows: Rows) -> dict[str, Any]:
+    def look(self, best: Best, rows: Rows) -> dict[str, Any]:
         """Judge the model by its decisions, and give their violations."""
         scored = self.scored(rows)
         violations = self.violations(scored)
@@ -174,11 +171,11 @@ class _Free:
     constraints: ClassVar[dict[str, Any]] = {}
 
 
-def _inside(constraint: rates.Constraint, violation: nupi.Averaged, row: float) -> nupi.Averaged:
+def _inside(constraint: rates.Constraint, violation: Averaged, row: float) -> Averaged:
     """The violation if one more row, of this weight, were decided wrongly."""
     if constraint.equality:
         return violation
-    return nupi.Averaged(violation.sums + MARGIN * row * (violation.counts > 0), violation.counts)
+    return Averaged(violation.sums + MARGIN * row * (violation.counts > 0), violation.counts)
 
 
 def _losses(scores: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
