@@ -43,6 +43,16 @@ UNTOUCHED = {
 """What a step of each phase does not write to. Where the plant is identified, it is written with the gains."""
 
 
+_ALWAYS = (*self_tuning.GAINS, *self_tuning.NOTES, *self_tuning.SUMMARIES, *self_tuning.PLANT)
+SLOTS = {
+    (True, True): ("xi", *_ALWAYS),
+    (True, False): ("xi", "beyond", *_ALWAYS),
+    (False, True): ("xi", *_ALWAYS, *identification.IDENTIFIED),
+    (False, False): ("xi", "beyond", *_ALWAYS, *identification.IDENTIFIED),
+}
+"""The state, by whether the plant is measured and whether the multipliers are free."""
+
+
 class SelfTuned(DualOptimizer):
     """A nuPI controller that finds its own gains.
 
@@ -79,15 +89,7 @@ class SelfTuned(DualOptimizer):
     """
 
     gain_names = ("lr", "steps", "scale")
-    slot_names = (
-        "xi",
-        "beyond",
-        *self_tuning.GAINS,
-        *self_tuning.NOTES,
-        *self_tuning.SUMMARIES,
-        *self_tuning.PLANT,
-        *identification.IDENTIFIED,
-    )
+    slot_names = SLOTS[False, False]
     integrators = ("beyond",)
     late_slots = ("beyond",)
     lasting_slots = self_tuning.PLANT
@@ -218,8 +220,8 @@ class SelfTuned(DualOptimizer):
                 group["taken"] += 1
                 if group["since"]:
                     group["per_step"], group["since"] = float(group["since"]), 0
-                if group["phase"] is WATCHING:
-                    self.__dict__.pop("_large_state", None)
+                if group["phase"] is WATCHING and not group["measured"]:
+                    self.__dict__.pop("_large_state", None)  # what is identified may have become large
         super().apply(works)
 
     def untouched(self, *, some_rows: bool) -> frozenset[str]:
@@ -236,9 +238,7 @@ class SelfTuned(DualOptimizer):
     @staticmethod
     def slots(options: Options, bounds: Bounds | None) -> tuple[str, ...]:
         """NuPI's own state, the gains, and what they are found from."""
-        found = (*self_tuning.GAINS, *self_tuning.NOTES, *self_tuning.SUMMARIES, *self_tuning.PLANT)
-        identified = () if options["measured"] else identification.IDENTIFIED
-        return (*(("xi",) if bounds is None else ("xi", "beyond")), *found, *identified)
+        return SLOTS[bool(options["measured"]), bounds is None]
 
     @staticmethod
     def update(
