@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from nupi.optim.self_tuning import BEYOND, PLANT, SPEED, TINY, scale_of
+from nupi.optim import self_tuning
+from nupi.optim.self_tuning import PLANT, TINY, scale_of
 from nupi.plant.optimizers import scalings
 from nupi.plant.response import MOST_ROWS, Plant, curvature, measure
 
@@ -150,7 +151,7 @@ def _measured(
     wants = torch.cat(wanted).to(errors.dtype)
     live = (theta != 0) | (wants > 0)
     live = live | ~live.any()
-    need = float(SPEED / group["steps"] * torch.cat(worst).norm() / group["per_step"])
+    need = float(self_tuning.SPEED / group["steps"] * torch.cat(worst).norm() / group["per_step"])
     signs = torch.Generator().manual_seed(group["taken"])
     counts = [len(one.errors) for one in shown]
     try:
@@ -181,7 +182,7 @@ def _take_in(state: dict[str, torch.Tensor], note: torch.Tensor, group: dict[str
     old = {name: state[name].double() for name in PLANT}
     known = old["response"] > 0
     closeness = torch.minimum(old["response"], response) / torch.maximum(old["response"], response)
-    least = SPEED / group["steps"] * state["worst"].double() / response
+    least = self_tuning.SPEED / group["steps"] * state["worst"].double() / response
     # A gradient that vanishes would make the multiplier that balances the loss grow without end.
     steepest = torch.maximum(
         slope, old["slope"] * 0.5 ** ((group["taken"] - group["measured_at"]) / group["steps"])
@@ -200,7 +201,7 @@ def _take_in(state: dict[str, torch.Tensor], note: torch.Tensor, group: dict[str
     new["least"] = torch.where(settled, old["least"], new["least"])
     # A constraint that is not met by a multiplier this large may be one that cannot be met: its gradient vanishes,
     # and gains that followed it would explode.
-    strained = known & ((state["level"].abs() > BEYOND * scale_of(state)) | (state["stuck"] > 0))
+    strained = known & ((state["level"].abs() > self_tuning.BEYOND * scale_of(state)) | (state["stuck"] > 0))
     new["response"] = torch.where(strained, torch.maximum(new["response"], old["response"]), new["response"])
     new["balance"] = torch.where(strained, torch.minimum(new["balance"], old["balance"]), new["balance"])
     first = {

@@ -14,6 +14,7 @@ from nupi.optim.base import DualOptimizer, Gains, Options, State, Work
 from nupi.optim.checks import check_step_size
 from nupi.optim.nupi import NuPI
 from nupi.optim.observation import observe
+from nupi.optim.retuning import NOTING, RESTING, SLOTS, UNTOUCHED, WATCHING, phase_of
 from nupi.plant.optimizers import check_optimizers
 
 if TYPE_CHECKING:
@@ -26,21 +27,6 @@ if TYPE_CHECKING:
 Found: TypeAlias = "dict[str, torch.Tensor | int]"
 
 MEASUREMENTS = 8  # in `steps`, once the first few are past
-RETUNINGS = 64  # in `steps`, once so many steps are past: in between, the gains stay what they are
-NOTING, WATCHING, RESTING = "noting", "watching", "resting"
-
-
-_PLANT = frozenset(self_tuning.PLANT)
-_RETUNED = frozenset((*self_tuning.GAINS, *self_tuning.SUMMARIES, *identification.AT_REST))
-UNTOUCHED = {
-    WATCHING: _PLANT,
-    NOTING: _PLANT | _RETUNED,
-    RESTING: _PLANT | _RETUNED | set(self_tuning.NOTES),
-    f"{WATCHING}, identified": frozenset(),
-    f"{NOTING}, identified": _RETUNED | _PLANT,
-    f"{RESTING}, identified": _RETUNED | _PLANT | set(self_tuning.NOTES),
-}
-"""What a step of each phase does not write to. Where the plant is identified, it is written with the gains."""
 
 
 class SelfTuned(DualOptimizer):
@@ -79,15 +65,7 @@ class SelfTuned(DualOptimizer):
     """
 
     gain_names = ("lr", "steps", "scale")
-    slot_names = (
-        "xi",
-        "beyond",
-        *self_tuning.GAINS,
-        *self_tuning.NOTES,
-        *self_tuning.SUMMARIES,
-        *self_tuning.PLANT,
-        *identification.IDENTIFIED,
-    )
+    slot_names = SLOTS[False, False]
     integrators = ("beyond",)
     late_slots = ("beyond",)
     lasting_slots = self_tuning.PLANT
@@ -214,17 +192,17 @@ class SelfTuned(DualOptimizer):
         if not torch.compiler.is_compiling():
             some_rows = any(work.rows is not None for work in works)
             for group in self.param_groups:
-                group["stride"], group["phase"] = _phase(group, some_rows=some_rows)
+                group["stride"], group["phase"] = phase_of(group, some_rows=some_rows)
                 group["taken"] += 1
                 if group["since"]:
                     group["per_step"], group["since"] = float(group["since"]), 0
-                if group["phase"] is WATCHING:
-                    self.__dict__.pop("_large_state", None)
+                if group["phase"] is WATCHING and not group["measured"]:
+                    self.__dict__.pop("_large_state", None)  # what is identified may have become large
         super().apply(works)
 
     def untouched(self, *, some_rows: bool) -> frozenset[str]:
         """The state that the coming step will not write to."""
-        phases = {_phase(group, some_rows=some_rows)[1] for group in self.param_groups}
+        phases = {phase_of(group, some_rows=some_rows)[1] for group in self.param_groups}
         phase = WATCHING if WATCHING in phases else NOTING if NOTING in phases else RESTING
         return UNTOUCHED[phase if self._primal else f"{phase}, identified"]
 
@@ -236,9 +214,7 @@ class SelfTuned(DualOptimizer):
     @staticmethod
     def slots(options: Options, bounds: Bounds | None) -> tuple[str, ...]:
         """NuPI's own state, the gains, and what they are found from."""
-        found = (*self_tuning.GAINS, *self_tuning.NOTES, *self_tuning.SUMMARIES, *self_tuning.PLANT)
-        identified = () if options["measured"] else identification.IDENTIFIED
-        return (*(("xi",) if bounds is None else ("xi", "beyond")), *found, *identified)
+        return SLOTS[bool(options["measured"]), bounds is None]
 
     @staticmethod
     def update(
@@ -340,16 +316,3 @@ class SelfTuned(DualOptimizer):
                 f"the violations need about {enough} dual steps. Give steps={enough}, or a larger learning rate",
                 stacklevel=2,
             )
-
-
-def _phase(group: dict[str, Any], *, some_rows: bool) -> tuple[int, str]:
-    """How many steps lie between two retunings now, and what the coming step is to them.
-
-    Rows that come now and then are watched whenever they come. The noise is told from three steps in a row.
-    """
-    past = group["taken"] - RETUNINGS
-    stride = int(group["steps"] / RETUNINGS)
-    if some_rows or past < 0 or stride < 4:
-        return 1, WATCHING
-    left = stride - 1 - past % stride
-    return stride, WATCHING if left == 0 else NOTING if left <= 2 else RESTING

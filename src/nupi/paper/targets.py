@@ -19,6 +19,7 @@ MODULES: tuple[str, ...] = (
     "nupi.paper.fairness.ki",
     "nupi.paper.rivals.targets",
     "nupi.paper.self_tuned.target",
+    "nupi.paper.self_tuned.sensitivity",
     "nupi.paper.sparsity.global_",
     "nupi.paper.sparsity.layerwise",
     "nupi.paper.sparsity.dynamics",

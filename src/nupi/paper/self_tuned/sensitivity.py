@@ -1,0 +1,106 @@
+"""Target `self-tuned-sensitivity`: every constant of the rule, and T, halved and doubled, on tasks nobody tuned on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import matplotlib.pyplot as plt
+import pandas as pd
+
+from nupi.optim import self_tuning
+from nupi.paper import jobs
+from nupi.paper.runner import Claim, TargetRun, target
+from nupi.paper.self_tuned.runs import VERSION, solve
+from nupi.paper.self_tuned.tables import MET
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+CONSTANTS = ("SPEED", "FAST_POLE", "SHAKING", "SMOOTHING", "PATIENCE", "URGENCY", "BEYOND", "PROGRESS")
+TASKS = ("tumours", "diabetes")
+SEEDS = {"smoke": 1, "laptop": 1, "desk": 5}
+NEAR_ONE = {
+    "PROGRESS": (0.8, 0.95),
+    "FAST_POLE": (0.35, 1.0),
+}  # twice these would be no share, or no stable pole
+
+
+@target(
+    "self-tuned-sensitivity",
+    paper="not in the paper",
+    about="how much SelfTuned depends on its constants and on T: each halved and doubled",
+    scales=("smoke", "laptop", "desk"),
+)
+def sensitivity(run: TargetRun) -> list[Claim]:
+    """Change one constant at a time, and look at the violation and the loss at the end."""
+    settings = [
+        {"task": task, "seed": seed, **change}
+        for task in TASKS
+        for seed in range(SEEDS[run.scale])
+        for change in _changes(few=run.scale == "smoke")
+    ]
+    outcomes = jobs.run(solve, settings, run.jobs, version=VERSION)
+    found = jobs.values(run.progress(outcomes, "training", total=len(settings)))
+    frame = pd.DataFrame([{**given, **value, "change": _label(given)} for given, value in found])
+    frame = frame.drop(columns=["constants"], errors="ignore")
+    run.results(frame)
+    means = frame.pivot_table(index="change", columns="task", values=["violation", "loss"], sort=False)
+    means = means.sort_index(key=lambda names: [(name != "none", name) for name in names])
+    shown = pd.DataFrame(
+        {
+            "change": list(means.index),
+            **{
+                task: [
+                    f"{v:.2g}; {x:.2g}"
+                    for v, x in zip(means["violation", task], means["loss", task], strict=True)
+                ]
+                for task in TASKS
+            },
+        }
+    )
+    run.table("violation; loss, by what was changed", shown)
+    run.figure(_figure(means))
+    missed = [str(name) for name in means.index if (means.loc[name, "violation"] > MET).any()]
+    return [
+        Claim(
+            f"with any one constant or T halved or doubled, both tasks end within {MET:g} of their constraints",
+            "goal: all",
+            f"{len(means) - len(missed)} of {len(means)}"
+            + (f"; not with {', '.join(missed)}" if missed else ""),
+            not missed,
+        )
+    ]
+
+
+def _changes(*, few: bool) -> list[dict[str, Any]]:
+    plain: list[dict[str, Any]] = [{"method": "SelfTuned"}]
+    if few:
+        return [*plain, {"method": "SelfTuned, 2T"}]
+    for name in CONSTANTS:
+        value = getattr(self_tuning, name)
+        plain += [
+            {"method": "SelfTuned", "constants": {name: other}}
+            for other in NEAR_ONE.get(name, (value / 2, value * 2))
+        ]
+    return [*plain, {"method": "SelfTuned, T/2"}, {"method": "SelfTuned, 2T"}]
+
+
+def _label(given: dict[str, Any]) -> str:
+    for name, value in given.get("constants", {}).items():
+        return f"{name} = {value:g}"
+    changed: str = given["method"].removeprefix("SelfTuned").removeprefix(", ")
+    return changed or "none"
+
+
+def _figure(means: pd.DataFrame) -> Figure:
+    figure, axes = plt.subplots(1, 2, figsize=(9, 0.28 * len(means) + 1.2), sharey=True)
+    for axis, measure in zip(axes, ("violation", "loss"), strict=True):
+        for task in TASKS:
+            axis.plot(means[measure, task], range(len(means)), "o", label=task)
+        axis.set_xlabel(measure)
+        axis.grid(visible=True, axis="y", alpha=0.3)
+    axes[0].set_yticks(range(len(means)), [str(name) for name in means.index])
+    axes[0].axvline(MET, color="0.6", linestyle=":")
+    axes[1].legend()
+    axes[0].invert_yaxis()
+    return figure
