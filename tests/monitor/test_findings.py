@@ -98,6 +98,21 @@ def test_a_swing_is_measured_as_the_spectrum_has_it_and_its_advice_ends_it():
     assert abs(left_then) < 1e-3 < abs(left)
 
 
+@pytest.mark.parametrize("every", [2, 5])
+def test_a_period_is_told_in_steps_however_many_are_recorded(every):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", nupi.ConstraintWarning)
+        all_of_it, _ = scalar_run(0.2, 0.0, 1000)
+        some_of_it, _ = scalar_run(0.2, 0.0, 1000, every=every)
+    pattern = r"period ([\d.]+), .*about ([\d.]+\d)"
+    (period, kp), (same, about) = (
+        map(float, re.search(pattern, str(monitor.diagnose()[0])).groups())
+        for monitor in (all_of_it, some_of_it)
+    )
+    assert same == pytest.approx(period, rel=0.05)
+    assert about == pytest.approx(kp, rel=0.1)
+
+
 def test_the_gains_of_the_advice_are_critical_by_the_theory():
     b, h, ki = 0.3, 0.05, 0.02
     frequency, damping = (b * ki) ** 0.5, h / (2 * (b * ki) ** 0.5)

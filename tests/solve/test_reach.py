@@ -89,6 +89,16 @@ def test_a_run_that_converged_has_no_findings():
     assert "found" not in repr(found)
 
 
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_run_of_hardly_any_steps_has_a_status(steps):
+    assert (
+        nupi.minimize(squares, START, inequality=FEASIBLE, ki=0.1, steps=steps).status
+        == nupi.Status.BUDGET_SPENT
+    )
+    found = nupi.sweep(squares, START, inequality=FEASIBLE, grid={"ki": [0.1]}, steps=steps)
+    assert (found.status == nupi.Status.BUDGET_SPENT).all()
+
+
 def test_small_and_opposed_by_hand():
     """Two constraints, three runs: gradients that agree, that are opposed, and that have become small."""
     now = torch.tensor([[[1.0, 1.0, 0.1], [0.0, 0.0, 0.0]], [[1.0, -1.0, 0.0], [0.0, 0.0, 0.1]]])
@@ -101,7 +111,7 @@ def test_small_and_opposed_by_hand():
 
 
 def test_samples_of_runs_that_were_let_go_say_nothing():
-    samples = Samples(2, 31)
+    samples = Samples(2, 31, torch.device("cpu"))
     for t in range(1, 31):
         alive = torch.tensor([0, 1]) if t < 10 else torch.tensor([1])
         samples.add(torch.ones(1, len(alive)), torch.full((1, len(alive)), float(t)), alive)

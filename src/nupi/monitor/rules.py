@@ -45,6 +45,13 @@ class Case:
         first = max(1, min(len(self.e) // 20, 20))
         return float(self.e[:first].abs().max())
 
+    def swing(self) -> shape.Swing | None:
+        """A regular oscillation, its period in steps: there may be several of them from one record to the next."""
+        found = shape.swing(self.e, self.size)
+        if found is None:
+            return None
+        return found._replace(period=found.period * float(self.steps.diff().median()))
+
     def found(self, kind: Kind, severity: Severity, evidence: str, do: str, first: int = 0) -> Finding:
         """A finding about this constraint, from the given row on."""
         span = (int(self.steps[first]), int(self.steps[-1]))
@@ -79,7 +86,7 @@ def diverging(case: Case) -> Finding | None:
     blown = last > _BLOW_UP * early > 0 and last == float(e.abs().max())
     if (grown < _GROWTH or len(e) < 2 * SHORTEST) and not blown:
         return None
-    swing = shape.swing(e, case.size)
+    swing = case.swing()
     how = f"the size of the violation has grown from {advice.short(early)} to {advice.short(last)}"
     if swing is not None:
         how += f", crossing zero every {advice.short(swing.period / 2)} steps"
@@ -101,7 +108,7 @@ def oscillating(case: Case) -> Finding | None:
     """The violation swings about zero, regularly."""
     if len(case.e) < 16:
         return None
-    swing = shape.swing(case.e, case.size)
+    swing = case.swing()
     if swing is None:
         return None
     part = case.e[-max(1, len(case.e) // 4) :]

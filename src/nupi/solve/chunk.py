@@ -55,7 +55,7 @@ def run_chunk(
     results = _results(plan, width)
     alive = torch.arange(width, device=problem.device)
     _observe(plan, program, 0, results, alive)
-    samples, most = Samples(width, plan.steps), min(_STRIDE, stride(plan.steps))
+    samples, most = Samples(width, plan.steps, problem.device), min(_STRIDE, stride(plan.steps))
     done = 1
     while done < plan.steps and program.width:
         stop = min(done + most, plan.steps)

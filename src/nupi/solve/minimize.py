@@ -155,8 +155,9 @@ class _Loop:
                 given = Inequality(tuple(given.shape), init=given.init, restart=True, upper=given.upper)
             groups[group.name] = given
         self.lagrangian = Lagrangian(groups, penalty=penalty).to(problem.device, problem.dtype)
-        self.monitor = Monitor(self.lagrangian, warn=False)
-        self.samples = Samples(1, steps)
+        # The more there is to record, the less often: looking on must not cost what solving does.
+        self.monitor = Monitor(self.lagrangian, every=1 + problem.size // 1000, warn=False)
+        self.samples = Samples(1, steps, problem.device)
         self.dual = make_optimizer(dual, self.lagrangian.parameters(), {}, "dual")
         self.primal = make_optimizer(primal, self.x.values(), {}, "primal")
         if any(group.get("maximize") for group in self.primal.param_groups):

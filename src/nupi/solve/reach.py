@@ -31,10 +31,12 @@ class Samples:
     Args:
         width: how many runs.
         steps: how many steps they take.
+        device: where they run.
     """
 
-    def __init__(self, width: int, steps: int) -> None:
+    def __init__(self, width: int, steps: int, device: torch.device) -> None:
         self._width, self._half = width, steps // stride(steps) // 2
+        self._none = torch.zeros(width, dtype=torch.bool, device=device)
         self._violation: list[torch.Tensor] = []
         self._multiplier: list[torch.Tensor] = []
         self._least: torch.Tensor | None = None  # of each violation, in the later half
@@ -63,7 +65,7 @@ class Samples:
         One constraint must be violated all the time: where two take turns, the run swings.
         """
         if len(self._violation) < _FEWEST or self._least is None:
-            return torch.zeros(self._width, dtype=torch.bool, device=self._violation[0].device)
+            return self._none
         e, theta = torch.stack(self._violation), torch.stack(self._multiplier)
         found = answers(e, theta)
         return found.out_of_reach & (self._least.amax(0) > _MOST * found.violation)
