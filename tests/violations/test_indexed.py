@@ -53,3 +53,23 @@ def test_a_wrong_index_of_a_single_constraint_is_refused_where_the_host_cannot_l
     lagrangian.ascend(dual, {"c": nupi.Indexed(torch.ones(1), torch.tensor([0]))})
     lagrangian.check()
     assert lagrangian.multipliers["c"].item() == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_no_rows_at_all_move_nothing(size):
+    lagrangian = nupi.Lagrangian({"c": nupi.Equality(size, init=2.0)})
+    dual = nupi.NuPI(lagrangian.parameters(), ki=0.1, kp=1.0)
+    nothing = {"c": nupi.Indexed(torch.zeros(0), torch.zeros(0, dtype=torch.int64))}
+    lagrangian.ascend(dual, nothing)
+    assert lagrangian(torch.ones(()), nothing).item() == 1.0
+    assert lagrangian.multipliers["c"].tolist() == [2.0] * size
+
+
+def test_the_first_and_the_last_row_are_rows():
+    lagrangian = nupi.Lagrangian({"c": nupi.Equality(3)})
+    dual = nupi.NuPI(lagrangian.parameters(), ki=1.0)
+    lagrangian.ascend(dual, {"c": nupi.Indexed(torch.tensor([5.0, 7.0]), torch.tensor([0, 2]))})
+    assert lagrangian.multipliers["c"].tolist() == [5.0, 0.0, 7.0]
+    for wrong in (-1, 3):
+        with pytest.raises(IndexError, match="numbered 0 to 2"):
+            lagrangian.ascend(dual, {"c": nupi.Indexed(torch.ones(1), torch.tensor([wrong]))})

@@ -8,6 +8,7 @@ import torch
 
 from nupi.monitor import statistics
 from nupi.monitor.worst import Worst
+from nupi.rule import widened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -103,7 +104,8 @@ class Sampler:
         for names, same in by_names.items():
             if names:
                 values = torch.stack([sample.values for sample in same if sample.values is not None])
-                self._fill(out[start : start + len(same)], names, values.to(dtype))
+                # Arithmetic in double would take twice the time of large groups; what is recorded is double.
+                self._fill(out[start : start + len(same)], names, values.to(widened(values.dtype)))
             start += len(same)
         self._fill_parts(out, ordered)
         return [sample.step for sample in ordered], out
@@ -112,8 +114,8 @@ class Sampler:
         plan = self._plan(names, values.device)
         errors, multipliers = values[:, : plan.size], values[:, plan.size :]
         if len(plan.source):
-            out.index_copy_(1, plan.violations, errors.index_select(1, plan.source))
-            out.index_copy_(1, plan.multipliers, multipliers.index_select(1, plan.source))
+            out.index_copy_(1, plan.violations, errors.index_select(1, plan.source).to(out.dtype))
+            out.index_copy_(1, plan.multipliers, multipliers.index_select(1, plan.source).to(out.dtype))
         for group, place in plan.larger:
             e, theta = errors[:, place], multipliers[:, place]
             assert group.statistics is not None
@@ -121,7 +123,7 @@ class Sampler:
             self._last[group.name] = theta[-1].clone()
             out[:, group.statistics : group.statistics + rows.shape[1]] = rows
             if group.indices is not None:
-                seen = self._worst_of(group, out.device).see_whole(e, theta)
+                seen = self._worst_of(group, out.device).see_whole(e, theta, out.dtype)
                 out[:, group.violations : group.violations + seen.shape[1]] = seen
 
     def _fill_parts(self, out: torch.Tensor, samples: Sequence[Sample]) -> None:

@@ -20,7 +20,7 @@ class Worst:
         self.indices = torch.full((WATCHED,), -1, dtype=torch.int64, device=device)
         self.scores = torch.full((WATCHED,), -torch.inf, dtype=torch.float32, device=device)
 
-    def see_whole(self, errors: torch.Tensor, multipliers: torch.Tensor) -> torch.Tensor:
+    def see_whole(self, errors: torch.Tensor, multipliers: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """The columns of these steps, after choosing whom to follow: violations, multipliers, indices."""
         scores = _badness(errors, multipliers).amax(0).float()
         known = self.indices >= 0
@@ -30,9 +30,9 @@ class Worst:
         at = self.indices
         return torch.cat(
             [
-                errors.index_select(1, at),
-                multipliers.index_select(1, at),
-                at.to(errors.dtype).expand(len(errors), -1),
+                errors.index_select(1, at).to(dtype),
+                multipliers.index_select(1, at).to(dtype),
+                at.to(dtype).expand(len(errors), -1),
             ],
             dim=1,
         )
@@ -77,4 +77,5 @@ class Worst:
 
 
 def _badness(errors: torch.Tensor, multipliers: torch.Tensor) -> torch.Tensor:
-    return torch.where(multipliers != 0, errors.abs(), errors)
+    """The violation; its size, where the multiplier is not 0. Written without a choice, which is slow."""
+    return torch.maximum(errors, errors.abs() * multipliers.sign().abs_())
