@@ -16,7 +16,7 @@ def test_a_short_run_ends_within_a_point_below_its_budget_and_loses_nothing_by_t
     assert with_gates == harvested
     assert float(re.search(r"([\d.]+)% when trained on", said)[1]) > 90
     before, after = (
-        int(number.replace(",", "")) for number in re.search(r"parameters +(\S+) +(\S+)", said).groups()
+        int(number.replace(",", "")) for number in re.search(r"parameters +([\d,]+) +([\d,]+)", said).groups()
     )
     assert before == 94_186
     assert 29 < 100 * after / before <= 30
