@@ -49,9 +49,9 @@ class Accumulator:
             return Dense(torch.stack([each.to(widened(each.dtype)) for each in values]).mean(0))
         averaged = [part for part in parts if isinstance(part, Averaged)]
         if len(averaged) == len(parts):
-            sums = sum((part.sums.to(widened(part.sums.dtype)) for part in averaged[1:]), averaged[0].sums)
+            sums = torch.stack([part.sums.to(widened(part.sums.dtype)) for part in averaged]).sum(0)
             # Counts may be weights, or narrow integers: they are added in a type that holds them.
-            counts = torch.stack([part.counts.double() for part in averaged]).sum(0)
+            counts = torch.stack([part.counts.to(sums.dtype) for part in averaged]).sum(0)
             return Averaged(sums, counts)
         indexed = [part for part in parts if isinstance(part, Indexed)]
         constraint = self._constraints.get(name)

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
     from nupi.lagrangian import Lagrangian
 
-INFEASIBLE = 1e9  # the score of a model that just misses its constraints: larger than any loss
+# The score of a model that just misses its constraints: larger than any loss. The excess is a factor and no summand, since
+# a front end may keep numbers in float32.
+INFEASIBLE = 1e9
 
 
 class Evaluation:
@@ -37,11 +39,14 @@ class Evaluation:
 
     def clear(self) -> None:
         """Forget what was added."""
-        self.batches, self._loss, self._rows = 0, 0.0, 0
+        self.batches, self._rows = 0, 0
         for name, constraint in self._lagrangian.constraints.items():
             like = self._lagrangian.multipliers[name]
-            self._sums[name] = like.new_zeros(constraint.shape, dtype=torch.float64)
-            self._counts[name] = like.new_zeros(constraint.shape[:1], dtype=torch.float64)
+            # Apple's devices have no float64.
+            dtype = torch.float32 if like.device.type == "mps" else torch.float64
+            self._sums[name] = like.new_zeros(constraint.shape, dtype=dtype)
+            self._counts[name] = like.new_zeros(constraint.shape[:1], dtype=dtype)
+            self._loss = like.new_zeros((), dtype=dtype)
 
     @torch.no_grad()
     def add(self, violations: Mapping[str, Any], rows: int, loss: torch.Tensor | None = None) -> None:
@@ -49,23 +54,23 @@ class Evaluation:
         for target, given in self._lagrangian._paired(violations):
             violation, sums, counts = given.moving(), self._sums[target.name], self._counts[target.name]
             if isinstance(violation, Dense):
-                sums.add_(violation.checked(target).double(), alpha=rows)
+                sums.add_(violation.checked(target).to(sums.dtype), alpha=rows)
                 counts.add_(rows)
             elif isinstance(violation, Averaged):
                 some, seen = violation.checked(target)
-                sums.add_(some.double())
-                counts.add_(seen.double())
+                sums.add_(some.to(sums.dtype))
+                counts.add_(seen.to(sums.dtype))
             elif isinstance(violation, Indexed):
                 values, places = violation.checked(target)
-                sums.index_add_(0, places, values.double())
-                counts.index_add_(0, places, torch.ones_like(places, dtype=torch.float64))
+                sums.index_add_(0, places, values.to(sums.dtype))
+                counts.index_add_(0, places, torch.ones_like(places, dtype=sums.dtype))
             else:
                 raise TypeError(
                     f"the violation of {target.name!r} is {violation.label}, which has no average over batches; "
                     "give a tensor, Averaged or Indexed"
                 )
         if loss is not None:
-            self._loss = self._loss + rows * float(loss)
+            self._loss = self._loss + rows * loss.detach().to(self._loss)
             self._rows += rows
         self.batches += 1
 
@@ -77,7 +82,7 @@ class Evaluation:
         | `feasible` | 1.0 if no constraint is violated by more than its tolerance, else 0.0 |
         | `violation` | the largest violation of all |
         | `<constraint>/violation` | the largest violation of a group; infinite if some of it was not measured |
-        | `score` | smaller is better: the loss if feasible, else 1e9 plus the largest excess over a tolerance |
+        | `score` | smaller is better: the loss if feasible, else 1e9 (1 + the largest excess over a tolerance) |
 
         Args:
             loss: the loss that the score is made of; the mean of those that were added, unless given.
@@ -87,9 +92,9 @@ class Evaluation:
         excess = max(value - self._tolerance[name] for name, value in found.items())
         numbers = {"feasible": float(excess <= 0), "violation": max(found.values())}
         if loss is None and self._rows:
-            loss = self._loss / self._rows
+            loss = self._loss.item() / self._rows
         if loss is not None:
-            numbers["score"] = loss if excess <= 0 else INFEASIBLE + excess
+            numbers["score"] = loss if excess <= 0 else INFEASIBLE * (1.0 + excess)
         return numbers | {f"{name}/violation": value for name, value in found.items()}
 
     def _worst(self, name: str) -> float:
@@ -104,12 +109,12 @@ class Evaluation:
         if self._lagrangian.reduce is None or distributed.world_size(group) == 1:
             return
         tables = [*self._sums.values(), *self._counts.values()]
-        loss = tables[0].new_tensor([self._loss, self._rows])
-        flat = distributed.total(torch.cat([*(table.view(-1) for table in tables), loss]), group)
+        mine = torch.stack([self._loss, self._loss.new_tensor(self._rows)])
+        flat = distributed.total(torch.cat([*(table.view(-1) for table in tables), mine]), group)
         *parts, loss = flat.split([*(table.numel() for table in tables), 2])
         for table, part in zip(tables, parts, strict=True):
             table.copy_(part.view(table.shape))
-        self._loss, self._rows = loss[0].item(), int(loss[1])
+        self._loss, self._rows = loss[0], int(loss[1])
 
 
 def rows_of(batch: Any) -> int:

@@ -77,7 +77,7 @@ class ConstrainedCallback(*_CALLBACKS):  # type: ignore[misc]
 
     # --- the beginning and the end ---
 
-    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002 - Lightning's signature
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Find the Lagrangian and listen to its calls."""
         lagrangian = _the_lagrangian(pl_module)
         if lagrangian is not self._lagrangian:
@@ -85,6 +85,7 @@ class ConstrainedCallback(*_CALLBACKS):  # type: ignore[misc]
             self._seen = Accumulator(lagrangian.constraints)
             self._evaluation = Evaluation(lagrangian, self.tolerance)
             self._numbers = Numbers(lagrangian)
+        self.teardown(trainer, pl_module, stage)  # a run that ended in an error may have left its hook
 
         def hear(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any], value: torch.Tensor) -> None:
             given = dict(zip(("loss", "violations"), args, strict=False)) | kwargs
@@ -100,6 +101,7 @@ class ConstrainedCallback(*_CALLBACKS):  # type: ignore[misc]
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002 - Lightning's signature
         """Have a dual optimizer, with the state of the checkpoint."""
         assert self._lagrangian is not None
+        self._seen.taken()  # a run that was ended between two micro-batches has left something here
         if self.dual is None:
             self.dual = make_dual(self._given, self._lagrangian, _steps(trainer), list(trainer.optimizers))
         if self._state is not None:

@@ -73,6 +73,6 @@ def _floats(found: dict[str, float | torch.Tensor]) -> dict[str, float]:
     """All numbers on the host, by one copy."""
     tensors = {name: value for name, value in found.items() if isinstance(value, torch.Tensor)}
     if tensors:
-        values = torch.stack([value.detach().double().mean() for value in tensors.values()]).tolist()
+        values = torch.stack([value.detach().float().mean() for value in tensors.values()]).tolist()
         found = found | dict(zip(tensors, values, strict=True))
     return {name: float(value) for name, value in found.items()}

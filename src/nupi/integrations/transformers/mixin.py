@@ -101,6 +101,7 @@ class ConstrainedMixin(_Base):  # type: ignore[misc]
                 "constraints to the loss; its training_step must go through that of transformers.Trainer"
             )
         if self.accelerator.sync_gradients:
+            assert self.dual is not None
             self.lagrangian.ascend(self.dual, self._seen.taken())
         return loss
 
@@ -195,6 +196,7 @@ class ConstrainedMixin(_Base):  # type: ignore[misc]
         Args:
             steps: the optimizer steps of the whole training.
         """
+        self._seen.taken()  # a run that was ended between two micro-batches has left something here
         multipliers, state = self._start
         if self.model_init is not None and self._checkpoint is None:
             self.lagrangian.load_state_dict(multipliers)
