@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from nupi.lagrangian import Lagrangian
 
-# The score of a model that just misses its constraints: larger than any loss. The excess is a factor and no summand, since
-# a front end may keep numbers in float32.
+# The score of a model that just misses its constraints: larger than any loss. The excess is a factor and no summand,
+# since a front end may keep numbers in float32.
 INFEASIBLE = 1e9
 
 

@@ -74,7 +74,8 @@ class ConstrainedMixin(_Base):  # type: ignore[misc]
         self.dual = dual if isinstance(dual, torch.optim.Optimizer) else None
         self._dual_given: Dual = dual
         # What a run with model_init begins from, each time that it begins.
-        self._start = deepcopy((self.lagrangian.state_dict(), self.dual and self.dual.state_dict()))
+        state = {} if self.dual is None else self.dual.state_dict()
+        self._start: tuple[dict[str, Any], dict[str, Any]] = deepcopy((self.lagrangian.state_dict(), state))
         self._seen = Accumulator(self.lagrangian.constraints)
         self._evaluation = Evaluation(self.lagrangian, tolerance)
         self._measures = False  # whether an evaluation goes on whose violations are wanted
@@ -118,7 +119,7 @@ class ConstrainedMixin(_Base):  # type: ignore[misc]
         batches = getattr(self, "current_gradient_accumulation_steps", self.args.gradient_accumulation_steps)
         value: torch.Tensor = self.lagrangian(loss * batches, violations)
         self._numbers.note("nupi/lagrangian", value)
-        return value / batches
+        return torch.div(value, batches)
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """The Trainer's numbers, and with those of the training the Lagrangian, violations, multipliers and gains."""
@@ -206,7 +207,7 @@ class ConstrainedMixin(_Base):  # type: ignore[misc]
                 self.dual = None
         if self.dual is None:
             # Accelerate wraps the optimizer, and hides its class.
-            primal = getattr(self.optimizer, "optimizer", self.optimizer)
+            primal: Any = getattr(self.optimizer, "optimizer", self.optimizer)
             self.dual = make_dual(self._dual_given, self.lagrangian, steps, [primal])
         if self._checkpoint is not None:
             saved = load_checked(self._checkpoint)
@@ -231,8 +232,8 @@ class ConstrainedMixin(_Base):  # type: ignore[misc]
     def _set_signature_columns_if_needed(self) -> None:
         """Keep the columns of `violations`. The Trainer has no public way to keep a column that is no label."""
         super()._set_signature_columns_if_needed()
-        kept = self._signature_columns
-        self._signature_columns = [*kept, *(name for name in self.columns if name not in kept)]
+        kept: list[str] = self._signature_columns
+        kept += [name for name in self.columns if name not in kept]
 
     def _split(self, inputs: Any) -> tuple[Any, Any]:
         """The batch for `violations`, and what is left of it for the model."""
