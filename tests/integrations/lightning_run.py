@@ -114,7 +114,7 @@ def state(found):
 
 if __name__ == "__main__":  # one of two ranks
     warnings.filterwarnings("ignore")
-    name, out, rank = sys.argv[1:]
+    out, rank, name = sys.argv[1:]
     pl = package(name)
     from torch.utils.data.distributed import DistributedSampler
 

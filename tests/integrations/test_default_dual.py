@@ -5,10 +5,9 @@ import torch
 from examples import huggingface_trainer as example
 from integrations import lightning_run, trl_run
 
-from nupi import optim
+import nupi
 
 pytestmark = [
-    pytest.mark.skipif(not hasattr(optim, "SelfTuned"), reason="there is no SelfTuned here"),
     pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*is shorter than the model's optimizer can follow"),
     pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
@@ -20,7 +19,7 @@ pytestmark = [
 
 
 def of(dual):
-    assert type(dual).__name__ == "SelfTuned"
+    assert isinstance(dual, nupi.SelfTuned)
     return dual.param_groups[0]
 
 

@@ -1,15 +1,10 @@
 """The callback and the mixin do what a plain loop does, in both packages, and go on from their checkpoints."""
 
-import os
-import socket
-import subprocess
-import sys
-from pathlib import Path
-
 import oracles
 import pytest
 import torch
 from integrations import lightning_run as run
+from integrations.two_ranks import two_ranks
 
 import nupi
 from nupi.integrations.lightning import ConstrainedCallback
@@ -23,7 +18,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*val_dataloader"),
     pytest.mark.filterwarnings("ignore:.*is not empty"),
 ]
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(params=["lightning", "pytorch_lightning"])
@@ -179,30 +173,7 @@ def test_checkpoints_monitor_feasibility(pl, metric, mode, tmp_path):
 
 @pytest.mark.parametrize("name", ["lightning", "pytorch_lightning"])
 def test_two_processes_are_one(name, tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    path = os.pathsep.join([str(ROOT / "tests"), str(ROOT), os.environ.get("PYTHONPATH", "")])
-    here = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
-    ranks = [
-        subprocess.Popen(
-            [
-                sys.executable,
-                str(ROOT / "tests/integrations/lightning_run.py"),
-                name,
-                str(tmp_path),
-                str(rank),
-            ],
-            env=os.environ | here | {"LOCAL_RANK": str(rank), "NODE_RANK": "0"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    for rank in ranks:
-        output, _ = rank.communicate(timeout=180)
-        assert rank.returncode == 0, output
-    first, second = (torch.load(tmp_path / f"rank{rank}.pt", weights_only=False) for rank in range(2))
+    first, second = two_ranks("lightning_run.py", tmp_path, name)
     for key, value in first["state"].items():
         assert torch.equal(torch.as_tensor(value), torch.as_tensor(second["state"][key])), key
     model, multiplier = plain_loop(6)

@@ -77,7 +77,7 @@ if __name__ == "__main__":  # a rank of torch.distributed.run
     import sys
 
     folder = Path(sys.argv[1])
-    trainer = one_batch(folder, processes=2, batches=int(sys.argv[2]), ddp_backend="gloo")
+    trainer = one_batch(folder, processes=2, batches=int(sys.argv[3]), ddp_backend="gloo")
     trainer.train()
     assert trainer.args.world_size == 2
     assert torch.distributed.get_backend() == "gloo"

@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 
 import torch
 
-from nupi import optim
 from nupi.lagrangian import Lagrangian
+from nupi.optim import SelfTuned
 
 Dual: TypeAlias = (
     "torch.optim.Optimizer | Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer] | None"
@@ -63,16 +63,12 @@ def default_dual(
     lagrangian: Lagrangian, steps: int, primal: list[torch.optim.Optimizer]
 ) -> torch.optim.Optimizer:
     """Gains that find themselves, so that the constraints are met in a quarter of training."""
-    self_tuned: Any = getattr(optim, "SelfTuned", None)
-    if self_tuned is None:
-        return optim.NuPI(lagrangian.parameters(), ki=0.1, kp=1.0, nu=0.9)
     quarter = max(1, steps // 4)
     try:
-        made: torch.optim.Optimizer = self_tuned(lagrangian.parameters(), steps=quarter, primal=primal)
+        return SelfTuned(lagrangian.parameters(), steps=quarter, primal=primal)
     except TypeError:
         # An optimizer whose response cannot be measured, as Adafactor: it is identified from the violations.
-        made = self_tuned(lagrangian.parameters(), steps=quarter)
-    return made
+        return SelfTuned(lagrangian.parameters(), steps=quarter)
 
 
 def go_on(lagrangian: Lagrangian, dual: torch.optim.Optimizer) -> None:
