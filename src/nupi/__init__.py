@@ -24,7 +24,7 @@ if _typing.TYPE_CHECKING:
     from nupi.solve.solution import Solution, Status
     from nupi.solve.sweep import sweep
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "PID",
