@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-from nupi import Averaged, Best, Lagrangian, SelfTuned, rates
+from nupi import Averaged, Best, Lagrangian, NuPI, rates
 from nupi.integrations.sklearn.network import logits_of
 
 if TYPE_CHECKING:
@@ -38,7 +38,9 @@ def default_dual(
         steps: the dual steps within which the constraints should be met.
         primal: the optimizer of the model.
     """
-    return SelfTuned(multipliers, steps, primal=primal)
+    del primal  # fixed gains do not look at the model
+    # A rate that is off by 0.02 for so many steps then raises its multiplier by 1, against a loss of the order of 1.
+    return NuPI(multipliers, ki=50.0 / steps, kp=5.0)
 
 
 class Trainer:
