@@ -82,8 +82,7 @@ def self_tuned(errors, theta, steps, scale, lr=None, low=-math.inf, high=math.in
     path, w0, rate = [], 4 / steps, min(1, 32 / steps)
     fast, slow, keep = min(1, 8 * w0), min(0.5, w0 / 2), math.exp(-w0)
     u, xi, mean, last, level = theta, errors[0], errors[0], errors[0], theta
-    change = cov = worst = most = b = sure = band = pace = 0.0
-    slow_mean = errors[0]
+    change = cov = worst = most = b = sure = band = 0.0
     boost, s = 1.0, [0.0] * 6
     e_fast = e_slow = errors[0]
     m_fast = m_slow = theta
@@ -97,7 +96,6 @@ def self_tuned(errors, theta, steps, scale, lr=None, low=-math.inf, high=math.in
         change, last = e - last, e
         mean += rate * (e - mean)
         level += rate * (theta - level)
-        slow_mean += min(1, w0) * (e - slow_mean)
         sigma = math.sqrt(max(0.0, -cov / (1 - math.exp(-max(1, t - 2) / 32))))
         # What is known of the plant.
         before, cause = band, m_fast - m_slow
@@ -113,21 +111,21 @@ def self_tuned(errors, theta, steps, scale, lr=None, low=-math.inf, high=math.in
         found = ym_left / max(mm_left, 1e-30)
         explained, n = ym_left * found, (1 - math.exp(-w0 * t)) / (1 - keep)
         grown, most = max(most, abs(mean)) / (most or max(abs(mean), 1e-30)), max(most, abs(mean))
-        balance = 4 * scale / most if most else 0.0
+        balance = scale / most if most else 0.0
         b = b * grown**2 if sure == 0 else b
         held = b if b > 0 else w0 * most**2 / scale
         fallen = held * math.exp(-3 * w0)
         enough = explained > max(0.3, 8 / n) * max(0.0, yy_left - explained)
         stalled = abs(band) < 0.1 * size(mean) and size(mean) > 0.03 * most and t > steps / 8
-        if enough and found > 0 and mm_left > 1e-6 * mm and n > 8 and mm > n * (balance / 100) ** 2:
+        if enough and found > 0 and mm_left > 1e-6 * mm and n > 8 and mm > n * (balance / 25) ** 2:
             b, sure = max(found, fallen), explained / max(yy_left, 1e-30)
         else:
-            b = fallen if stalled and abs(level) <= 4 * balance else held
+            b = fallen if stalled and abs(level) <= 16 * balance else held
             sure *= keep
         # The gains.
         left = max(0.0, size(mean) - 2 * sigma * math.sqrt(rate / (2 - rate)))
         worst = max(worst, left)
-        far = abs(level) / max(4 * balance, 1e-30)
+        far = abs(level) / max(16 * balance, 1e-30)
         if t > steps and left > 0.03 * worst and far <= 1:
             boost = min(boost * math.exp(min(8 / steps, 0.1)), max(1, 0.25 * steps / 40))
         w = w0 * boost * (4 / 3) * min(1, 2 * t / steps)
@@ -135,14 +133,10 @@ def self_tuned(errors, theta, steps, scale, lr=None, low=-math.inf, high=math.in
         gain = max(1e-30, b * gone / 1e-6)
         quiet = 0.1 * gain * balance / max(sigma, 1e-30)
         kappa = min(0.7 * (1 - gone), max(quiet, (quiet**2 / 2) ** (1 / 3), 2 * w if left > 0 else 0.0))
+        kappa = kappa if sure > 0 else min(kappa, 0.1)
         w = min(w, (gone + kappa) / 2, 0.5)
         ki = w * max(0.0, gone + kappa - w) / ((1 - w) * gain * (1 + far**2)) if b > 0 else 0.0
         kp = kappa / gain if b > 0 else 0.0
-        if left > 0 and abs(mean) > 0.9 * abs(slow_mean) and abs(level) > balance and t > steps:
-            pace *= math.exp(-2 / steps)
-            ki = min(ki, pace / max(abs(mean), 1e-30))
-        else:
-            pace = max(pace, ki * abs(mean))
         # The step: nuPI's, in its conditional form.
         moved = (1 - math.exp(-4 * kappa)) * (e - xi)
         xi += moved

@@ -389,5 +389,5 @@ def test_bad_requests_are_refused():
         nupi.SelfTuned(params, steps=math.inf)
     with pytest.raises(ValueError, match="scale must lie between"):
         nupi.SelfTuned(params, steps=5, scale=0.0)
-    with pytest.raises(TypeError, match="primal is a Adagrad, whose response cannot be measured"):
-        nupi.SelfTuned(params, steps=5, primal=torch.optim.Adagrad([torch.zeros(1, requires_grad=True)]))
+    with pytest.raises(TypeError, match="primal is a Adadelta, whose response cannot be measured"):
+        nupi.SelfTuned(params, steps=5, primal=torch.optim.Adadelta([torch.zeros(1, requires_grad=True)]))

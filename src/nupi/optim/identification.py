@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from nupi.optim.self_tuning import BEYOND, PATIENCE, SPEED, TINY, at_most, exp, violation
+from nupi.optim.self_tuning import BEYOND, PATIENCE, ROOM, SPEED, TINY, at_most, exp, violation
 
 if TYPE_CHECKING:
     from nupi.constraints import Bounds
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from nupi.rule import Gain
 
 BELIEF = 0.3  # of what h alone leaves unexplained, relative to what is left
-ROOM = 4.0  # a guess from the size of the loss may be so much too small
 FAINT = 0.01  # in units of `balance`: multipliers that move by less are not heard
 STILL = 0.1  # a violation whose band is narrower than this share of it does not move
 FALL = 3.0  # b may fall by e^-3 within `steps` / SPEED
@@ -84,9 +83,9 @@ def identify_(
     most = torch.maximum(state["most"], state["mean"].abs())
     grown = most / torch.where(state["most"] > 0, state["most"], most).clamp_(min=TINY)
     state["most"].copy_(most)
-    balance = ROOM * scale / most.clamp(min=TINY) * (most > 0)
+    balance = scale / most.clamp(min=TINY) * (most > 0)
     # A multiplier that has hardly moved cannot be what moved the violation.
-    moved = state["s_mm"] > samples * (FAINT * balance).square()
+    moved = state["s_mm"] > samples * (FAINT * ROOM * balance).square()
     good = enough & (found > 0) & apart & (samples > 8) & moved
     unsure = state["sure"] == 0
     known = torch.where(unsure, state["response"] * grown.square(), state["response"])
@@ -94,7 +93,7 @@ def identify_(
     fallen = held * exp(-FALL * omega)
     still = state["e_band"].abs() < STILL * size
     patient = (state["age"] > steps / 8) & (size > PATIENCE * most)
-    stalled = still & patient & (state["level"].abs() <= BEYOND * balance)
+    stalled = still & patient & (state["level"].abs() <= ROOM * BEYOND * balance)
     response = torch.where(good, torch.maximum(found, fallen), torch.where(stalled, fallen, held))
     state["response"].copy_(response)
     # A belief fades within `steps` unless it is confirmed.

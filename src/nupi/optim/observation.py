@@ -201,9 +201,10 @@ def _take_in(state: dict[str, torch.Tensor], note: torch.Tensor, group: dict[str
     new["least"] = torch.where(settled, old["least"], new["least"])
     # A constraint that is not met by a multiplier this large may be one that cannot be met: its gradient vanishes,
     # and gains that followed it would explode.
-    strained = known & ((state["level"].abs() > self_tuning.BEYOND * scale_of(state)) | (state["stuck"] > 0))
+    vain = (state["stuck"] > 0) & (slope < 0.5 * steepest)
+    strained = known & ((state["level"].abs() > self_tuning.BEYOND * scale_of(state)) | vain)
     new["response"] = torch.where(strained, torch.maximum(new["response"], old["response"]), new["response"])
-    new["balance"] = torch.where(strained, torch.minimum(new["balance"], old["balance"]), new["balance"])
+    new["balance"] = torch.where(vain, torch.minimum(new["balance"], old["balance"]), new["balance"])
     first = {
         "response": response,
         "balance": balance,

@@ -24,8 +24,8 @@ changes: -sigma^2 for noise, >= 0 for a signal that moves smoothly.
 
 **Constraints that cannot be met.** Their multipliers would grow for ever, and under Adam exponentially, since b falls
 as 1/theta. Beyond four times `scale` the integral gain falls with the square of the multiplier, which then grows as the
-third root of time; and b follows no further down. A violation that a multiplier beyond `scale` does not move any more
-has its integral slowed down, by half in about `steps` / 3, until it moves again.
+third root of time, and b follows no further down. Nor do b and `scale` follow the gradient of a constraint that has
+lost half of its slope, while a multiplier beyond `scale` does not move its violation any more.
 
 All functions work elementwise on tensors of one shape, in place, and never look at a value. `steps` is a number, or a
 tensor that broadcasts to the multipliers.
@@ -51,12 +51,14 @@ SMOOTHING = 32.0  # averages reach back over steps / 32
 PATIENCE = 0.03  # a violation above this share of its worst is not met yet
 URGENCY = 8.0  # by how much the speed grows in `steps` if it is not (in log)
 BEYOND = 4.0  # in units of `scale`: where a multiplier is taken for too large
+ROOM = 4.0  # where `balance` is a guess from the size of the loss, it may be so much too small
+GUESSING = 0.1  # the most that kappa may be while b is a guess
 PROGRESS = 0.9  # of what a violation was steps / 4 ago: above it, a multiplier beyond `scale` pushes in vain
 TINY = 1e-30
 
 GAINS = ("ki", "kp", "weight")
 NOTES = ("last", "change")
-SUMMARIES = ("age", "covariance", "mean", "level", "slow", "worst", "boost", "pace", "stuck")
+SUMMARIES = ("age", "covariance", "mean", "level", "slow", "worst", "boost", "stuck")
 PLANT = ("response", "curvature", "balance", "speed", "slope", "least", "sure")
 
 
@@ -109,8 +111,10 @@ def retune_(state: State, steps: Gain, stride: int, per_step: float, bounds: Bou
     left = certain_violation(state, noise, steps, stride, bounds)
     torch.maximum(state["worst"], left, out=state["worst"])
     scale = scale_of(state)
-    far = state["level"].abs() / (BEYOND * scale).clamp_(min=TINY)
+    room = ROOM if "most" in state else 1.0
+    far = state["level"].abs() / (room * BEYOND * scale).clamp_(min=TINY)
     _hurry_(state, steps, stride, left, far)
+    _mark_stuck_(state, steps, left, scale)
 
     relaxed = (state["curvature"] * per_step).clamp_(min=1e-6)
     gone = -torch.expm1(-relaxed)  # 1 - alpha
@@ -124,26 +128,20 @@ def retune_(state: State, steps: Gain, stride: int, per_step: float, bounds: Bou
     # Less than 2 w would not damp a constraint on its way; one that is met need not be hurried.
     damped = torch.where(left > 0, 2.0 * w, 0.0)
     kappa = torch.minimum(FAST_POLE * (1.0 - gone), torch.maximum(allowed, damped))
+    if "most" in state:  # b is a guess until it has been identified, and may be too small
+        kappa = torch.where(state["sure"] > 0, kappa, kappa.clamp(max=GUESSING))
     w = torch.minimum(w, 0.5 * (gone + kappa)).clamp_(max=0.5)
     ki = w * (gone + kappa - w).clamp_(min=0.0) / ((1.0 - w) * b * (1.0 + far.square()))
     known = state["response"] > 0
-    ki = _paced(state, torch.where(known, ki, 0.0), steps, stride, left, scale)
-    state["ki"].copy_(ki)
+    state["ki"].copy_(torch.where(known, ki, 0.0))
     state["kp"].copy_(torch.where(known, kappa / b, 0.0))
     state["weight"].copy_(-torch.expm1(-4.0 * kappa))
 
 
-def _paced(
-    state: State, ki: torch.Tensor, steps: Gain, stride: int, left: torch.Tensor, scale: torch.Tensor
-) -> torch.Tensor:
-    """Ki, such that the integral of a constraint that is pushed in vain goes no faster than before, and ever slower."""
-    mean = state["mean"].abs()
-    unmoved = (left > 0) & (mean > PROGRESS * state["slow"].abs())
-    stuck = unmoved & (state["level"].abs() > scale) & (state["age"] > steps)
-    state["stuck"].copy_(stuck)
-    slower = state["pace"] * exp(-2.0 * stride / steps)
-    state["pace"].copy_(torch.where(stuck, slower, torch.maximum(state["pace"], ki * mean)))
-    return torch.where(stuck, torch.minimum(ki, state["pace"] / mean.clamp(min=TINY)), ki)
+def _mark_stuck_(state: State, steps: Gain, left: torch.Tensor, scale: torch.Tensor) -> None:
+    """Mark the violations that a multiplier beyond `scale` does not move any more."""
+    unmoved = (left > 0) & (state["mean"].abs() > PROGRESS * state["slow"].abs())
+    state["stuck"].copy_(unmoved & (state["level"].abs() > scale) & (state["age"] > steps))
 
 
 def _hurry_(state: State, steps: Gain, stride: int, left: torch.Tensor, far: torch.Tensor) -> None:

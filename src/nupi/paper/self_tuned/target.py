@@ -22,7 +22,7 @@ RIVALS = ("nuPI 0.03, 5, 0.9", "restarts 0.1", "humancompatible nuPI", "humancom
 ASCENTS = tuple(f"gradient ascent {ki:g}" for ki in GRID)
 SIZES: dict[Scale, dict[str, int]] = {
     "smoke": {"programs": 1, "seeds": 1, "cells": 2, "starts": 1},
-    "laptop": {"programs": 2, "seeds": 2, "cells": len(CELLS), "starts": 2},
+    "laptop": {"programs": 1, "seeds": 2, "cells": len(CELLS), "starts": 1},
     "desk": {"programs": 200, "seeds": 5, "cells": len(CELLS), "starts": 4},
 }
 PROGRAMS = (("sgd", 0.0), ("momentum", 0.0), ("adam", 0.0), ("sgd", 0.03), ("adam", 0.03))
