@@ -8,6 +8,7 @@ no update to call, and are written out here, for the multipliers and for x.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import torch
@@ -208,6 +209,7 @@ TORCH_RULES: dict[type[torch.optim.Optimizer], type[TorchRule]] = {
 }
 
 
+@lru_cache(maxsize=64)  # a sweep asks for every setting
 def rule_of(optimizer: type[torch.optim.Optimizer]) -> type[Rule] | None:
     """The rule of an optimizer class, if a sweep can batch it."""
     if issubclass(optimizer, DualOptimizer):
