@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -31,7 +31,7 @@ def trace_one(
     return traced
 
 
-def _definitions() -> dict[torch._ops.OperatorBase, Callable[..., object]]:
+def _definitions() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
     """Torch's own definitions of operations by simpler ones."""
     from torch._decomp import core_aten_decompositions, decomposition_table
 
