@@ -94,7 +94,8 @@ def with_jax(grid: Grid) -> Any:
     import jax.numpy as jnp
     import numpy as np
 
-    jax.config.update("jax_enable_x64", True)
+    config: Any = jax.config
+    config.update("jax_enable_x64", True)
     A = jnp.array(grid.matrix.numpy())
     kept = jnp.arange(A.shape[1]) < A.shape[1] - grid.free
 
@@ -127,7 +128,7 @@ def _numba_kernel() -> Any:
     import numba
     import numpy as np
 
-    @numba.njit(fastmath=True)  # type: ignore[untyped-decorator] # numba has no types
+    @numba.njit(fastmath=True)
     def run(A: Any, free: int, settings: Any, lr: float, steps: int) -> Any:
         m, n = A.shape
         found = np.zeros((len(settings), m))

@@ -23,6 +23,4 @@ def test_the_snippets_run_and_say_what_the_page_says(capsys):
     exec(snippets[1], names)
     assert names["found"].at(kp=1.0).residuals.worst.shape == (20,)
     assert "Solution of a sweep over ki (20), kp (3)" in capsys.readouterr().out
-    exec(
-        snippets[2], names
-    )  # guarded, as a program that starts processes has to be; tests/solve/test_executor.py runs it
+    exec(snippets[2], names)  # guarded, as a program that starts processes has to be

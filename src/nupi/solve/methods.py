@@ -61,8 +61,9 @@ class DualReader:
         if key not in self._made:
             rule, group = read_dual(factory, options, label)
             made = factory([torch.zeros(1, requires_grad=True, device="cpu")], **options)
-            plain = isinstance(made, DualOptimizer) and type(made) in (NuPI, PID, UnifiedMomentum)
-            self._made[key] = (rule, group, made) if plain else None
+            self._made[key] = None
+            if isinstance(made, DualOptimizer) and type(made) in (NuPI, PID, UnifiedMomentum):
+                self._made[key] = (rule, group, made)
             return rule, group
         if (known := self._made[key]) is not None:
             rule, template, made = known

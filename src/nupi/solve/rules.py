@@ -8,7 +8,6 @@ no update to call, and are written out here, for the multipliers and for x.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import torch
@@ -209,9 +208,13 @@ TORCH_RULES: dict[type[torch.optim.Optimizer], type[TorchRule]] = {
 }
 
 
-@lru_cache(maxsize=64)  # a sweep asks for every setting
+_MADE: dict[type[DualOptimizer], type[DualRule]] = {}  # a sweep asks for every setting
+
+
 def rule_of(optimizer: type[torch.optim.Optimizer]) -> type[Rule] | None:
     """The rule of an optimizer class, if a sweep can batch it."""
     if issubclass(optimizer, DualOptimizer):
-        return DualRule.of(optimizer)
+        if optimizer not in _MADE:
+            _MADE[optimizer] = DualRule.of(optimizer)
+        return _MADE[optimizer]
     return TORCH_RULES.get(optimizer)
