@@ -98,8 +98,8 @@ def sweep(
             the cache.
         checkpoint: a directory for finished chunks. A sweep that was killed resumes there with the same call.
         progress: a function of (done, total); None shows a bar on a terminal, False none.
-        compiled: compile the step with `torch.compile`, which takes up to half a minute. It pays for long sweeps on
-            a GPU; on a CPU the C program is faster.
+        compiled: compile the step with `torch.compile`, which takes up to half a minute and may pay for long
+            sweeps on a GPU. On a CPU the C program is faster.
         executor: runs the chunks elsewhere: a `concurrent.futures.ProcessPoolExecutor`, dask's
             `client.get_executor()`, submitit's executors, or whatever has their `submit`. A chunk whose worker dies is
             sent again, up to three times.
