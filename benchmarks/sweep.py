@@ -1,12 +1,11 @@
-"""The SVM of the paper for a whole grid of gains: `nupi.sweep` beside Cooper, setting by setting.
+"""A whole grid of gains at once: `nupi.sweep` beside the same runs in JAX, in numba, and with Cooper.
 
-Throughput is settings x steps a second. Cooper runs a sample of the same settings, one after another, in
-float64 like the sweep, and its multipliers must come out the same.
+JAX and numba run each grid in a process of their own, and so does the sweep (`benchmarks.sweep_rivals`); the first call
+includes tracing and compiling; imports alone are left out. Beside the clock stand CPU seconds, since a machine with
+other work gives each program another share of itself.
 
-Above the arithmetic stand, in this order: the eight passes over multipliers and errors, each of which reads
-and writes them whole, where one fused kernel would do so once (`compiled=True` has it, and is some 1.5 times
-as fast after up to half a minute of compiling); the two products with a 70 x 5 matrix, too thin for a product's full
-speed; and the calls of some thirty small operations a step.
+Cooper runs a sample of the settings of the paper's map, one after another, in float64 like the sweep, and its
+multipliers must come out the same. Throughput is settings x steps a second.
 """
 
 from __future__ import annotations
@@ -19,15 +18,17 @@ import cooper
 import torch
 
 import nupi
+from benchmarks.sweep_rivals import GRIDS, measure
 from benchmarks.timing import Row, at_least, at_most
 from nupi.paper.svm.problem import svm
 from nupi.paper.svm.runs import MAP_KP, PRIMAL, STEPS, run_sweep, step_sizes
 from nupi.solve.methods import read_dual, read_primal
+from nupi.solve.native import Native
 from nupi.solve.problem import Problem as Posed
 from nupi.solve.program import Program, Setting
-from nupi.solve.threads import threads_for
 
 NUS = (-0.5, 0.0, 0.9)
+BOUND = 1.25
 COOPER_STEPS = 300  # what is compared is a rate
 FULL = 1_000
 WIDTHS = (1, 10, 100, 1_000, 4_000)
@@ -77,8 +78,8 @@ def rate(settings: int) -> float:
     gains = torch.logspace(-4, -2, settings, dtype=torch.float64).tolist()
     runs = [Setting(*read_dual(nupi.NuPI, {"ki": ki, "kp": 1.0}, "dual")) for ki in gains]
     best = 0.0
-    with threads_for(70 * settings, posed.device):
-        program = Program(posed, runs, read_primal(PRIMAL))
+    with Native(torch.get_num_threads(), 10**6) as native:
+        program = Program(posed, runs, read_primal(PRIMAL), native=native)
         program.first()
         program.advance(10)
         for _ in range(3):
@@ -89,16 +90,33 @@ def rate(settings: int) -> float:
 
 
 def peak() -> float:
-    """Floating-point operations a second of one core on large float64 products, the best of five."""
-    size = 512
+    """Floating-point operations a second of all cores on large float64 products, the best of five."""
+    size = 1024
     a = torch.randn(size, size, dtype=torch.float64)
     best = 0.0
-    with threads_for(size * size, a.device):
-        for _ in range(5):
-            start = perf_counter()
-            torch.mm(a, a)
-            best = max(best, 2 * size**3 / (perf_counter() - start))
+    for _ in range(5):
+        start = perf_counter()
+        torch.mm(a, a)
+        best = max(best, 2 * size**3 / (perf_counter() - start))
     return best
+
+
+def beside_jax_and_numba() -> list[Row]:
+    """The sweep over each rival, on the clock and in CPU seconds, with compiling and without."""
+    rows = []
+    for grid, make in GRIDS.items():
+        ours, theirs = measure("nupi", grid), measure("jax", grid)
+        label = (make.__doc__ or grid).rstrip(".")
+        for when, words in (("first", "with compiling"), ("again", "compiled before")):
+            cpu = ours[f"cpu {when}"] / theirs[f"cpu {when}"]
+            note = f"{ours[when]:.1f} s and {theirs[when]:.1f} s; CPU seconds {cpu:.2f}"
+            rows.append(at_most(f"time over JAX's, {words}: {label}", ours[when] / theirs[when], BOUND, note))
+        if grid == "map":  # on one core, so that CPU seconds are the comparison
+            scalar = measure("numba", grid)
+            note = f"CPU seconds {ours['cpu first']:.1f} and {scalar['cpu first']:.1f}"
+            ratio = ours["cpu first"] / scalar["cpu first"]
+            rows.append(Row(f"CPU seconds over numba's, with compiling: {label}", ratio, "", None, note))
+    return rows
 
 
 def run() -> list[Row]:
@@ -146,7 +164,7 @@ def run() -> list[Row]:
             limit / best,
             "",
             None,
-            f"{limit / 1e6:.1f}M, at {FLOPS / 1e3:g} kflop each and the speed of a large product on one core",
+            f"{limit / 1e6:.1f}M, at {FLOPS / 1e3:g} kflop each and the speed of a large product on all cores",
         )
     )
-    return rows
+    return beside_jax_and_numba() + rows

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import nupi
-from nupi.solve import sweep as sweep_module
+from nupi.solve import dispatch
 from nupi.solve.checkpoint import Checkpoint
 
 SGD = partial(torch.optim.SGD, lr=0.05, momentum=0.8)
@@ -33,13 +33,13 @@ def run(directory, *, data=DATA, level=1.0, steps=40, ki=(0.05, 0.1, 0.2, 0.3, 0
 def count_runs(monkeypatch):
     """How many chunks are computed, as opposed to loaded."""
     ran = []
-    real = sweep_module.run_chunk
+    real = dispatch.run_chunk
 
-    def counted(plan, settings, tick):
+    def counted(plan, settings, *rest):
         ran.append(len(settings))
-        return real(plan, settings, tick)
+        return real(plan, settings, *rest)
 
-    monkeypatch.setattr(sweep_module, "run_chunk", counted)
+    monkeypatch.setattr(dispatch, "run_chunk", counted)
     return ran
 
 
@@ -165,9 +165,9 @@ nupi.sweep(
     lambda x: x.square().sum(),
     torch.zeros(3, dtype=torch.float64),
     inequality=lambda x: 1.0 - data @ x,
-    grid={"ki": [0.05, 0.1, 0.2, 0.3, 0.4]},
+    grid={"ki": [0.01, 0.02, 0.03, 0.04, 0.05]},
     primal=partial(torch.optim.SGD, lr=0.05, momentum=0.8),
-    steps=2000,
+    steps=1_000_000,
     chunk=2,
     checkpoint=sys.argv[1],
 )
@@ -187,11 +187,12 @@ def test_a_killed_sweep_resumes_in_another_process_where_it_was(tmp_path, monkey
     finished = {path: path.read_bytes() for path in tmp_path.glob("chunk-*.pt")}
 
     ran = count_runs(monkeypatch)
-    resumed = run(tmp_path, steps=2000)
+    calm = {"ki": (0.01, 0.02, 0.03, 0.04, 0.05), "steps": 1_000_000}
+    resumed = run(tmp_path, **calm)
     assert len(ran) == 3 - len(finished) > 0
     assert all(path.read_bytes() == data for path, data in finished.items())
     ran.clear()
-    torch.testing.assert_close(resumed.multipliers, run(None, steps=2000).multipliers, rtol=0, atol=0)
+    torch.testing.assert_close(resumed.multipliers, run(None, **calm).multipliers, rtol=0, atol=0)
     assert len(ran) == 3
 
 

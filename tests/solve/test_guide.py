@@ -13,7 +13,7 @@ GUIDE = Path(__file__).parents[2] / "docs" / "solver.md"
 
 def test_the_snippets_run_and_say_what_the_page_says(capsys):
     snippets = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), flags=re.DOTALL)
-    assert len(snippets) == 2
+    assert len(snippets) == 3
     names: dict[str, object] = {}
     exec(snippets[0], names)
     one = names["found"]
@@ -23,3 +23,4 @@ def test_the_snippets_run_and_say_what_the_page_says(capsys):
     exec(snippets[1], names)
     assert names["found"].at(kp=1.0).residuals.worst.shape == (20,)
     assert "Solution of a sweep over ki (20), kp (3)" in capsys.readouterr().out
+    exec(snippets[2], names)  # guarded, as a program that starts processes has to be

@@ -14,6 +14,7 @@ from nupi.solve.solution import Status
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from nupi.solve.native import Native
     from nupi.solve.problem import Problem
     from nupi.solve.reach import Pull
     from nupi.solve.rules import TorchRule
@@ -38,7 +39,7 @@ class Plan:
 
 
 def run_chunk(
-    plan: Plan, settings: Sequence[Setting], tick: Callable[[int], None]
+    plan: Plan, settings: Sequence[Setting], tick: Callable[[int], None], native: Native | None = None
 ) -> dict[str, torch.Tensor]:
     """Run settings to the end; every tensor that comes back has the setting in its last dimension.
 
@@ -49,9 +50,10 @@ def run_chunk(
         plan: the sweep.
         settings: those of this chunk, in blocks.
         tick: called with the number of setting-steps done since the last call.
+        native: kernels to run the steps with, where they serve.
     """
     problem, width = plan.problem, len(settings)
-    program = Program(problem, settings, plan.primal, compiled=plan.compiled)
+    program = Program(problem, settings, plan.primal, compiled=plan.compiled, native=native)
     results = _results(plan, width)
     alive = torch.arange(width, device=problem.device)
     _observe(plan, program, 0, results, alive)

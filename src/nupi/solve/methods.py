@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
+from nupi.optim.base import DualOptimizer
 from nupi.optim.checks import DESCEND
+from nupi.optim.momentum import UnifiedMomentum
+from nupi.optim.nupi import NuPI
+from nupi.optim.pid import PID
 from nupi.solve.rules import TORCH_RULES, Rule, TorchRule, rule_of
 
 if TYPE_CHECKING:
@@ -37,6 +41,41 @@ def read_dual(factory: Factory, options: Mapping[str, Any], label: str) -> tuple
             f"functools.partial({made.__name__}, maximize=True)"
         )
     return _rule(made, group, rule_of(made), label), group
+
+
+class DualReader:
+    """`read_dual` for the many settings of a grid: it makes one optimizer for settings that have the same options.
+
+    The options of nupi's own optimizers are the entries of a param group as they stand, so that the checks of one
+    optimizer can judge the options of all. Other factories are called for every setting.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[object, ...], tuple[type[Rule], dict[str, Any], DualOptimizer] | None] = {}
+
+    def read(
+        self, factory: Factory, options: Mapping[str, Any], label: str
+    ) -> tuple[type[Rule], dict[str, Any]]:
+        """What `read_dual` returns."""
+        key = (id(factory), *options)
+        if key not in self._made:
+            rule, group = read_dual(factory, options, label)
+            made = factory([torch.zeros(1, requires_grad=True, device="cpu")], **options)
+            self._made[key] = None
+            if isinstance(made, DualOptimizer) and type(made) in (NuPI, PID, UnifiedMomentum):
+                self._made[key] = (rule, group, made)
+            return rule, group
+        if (known := self._made[key]) is not None:
+            rule, template, made = known
+            group = {**template, **options, "params": made.param_groups[0]["params"]}
+            try:
+                made._check_group(group)
+            except (TypeError, ValueError):  # `read_dual` says it in full
+                return read_dual(factory, options, label)
+            del group["params"]
+            if group["maximize"] is True:
+                return rule, group
+        return read_dual(factory, options, label)
 
 
 def read_primal(factory: Factory) -> tuple[TorchRule, dict[str, Any]]:

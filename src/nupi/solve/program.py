@@ -1,34 +1,33 @@
-"""A batch of runs as one program: the step is traced once and then replayed as plain tensor operations.
+"""A batch of runs as one program: the step is traced once, and then run as compiled C or replayed by torch.
 
 The last dimension of every tensor is the setting. Settings that share a dual rule are neighbours and form a
-block. One step, for all settings at once and with the dual first:
-
-    e = c(x);  each block moves its columns of theta and projects them;  x moves along grad L(x, theta)
+block. One step (`take_step`) moves all settings at once.
 
 The user's functions know one point only: `vmap` makes them batched and `vjp` differentiates them. Both cost
 more than the arithmetic of a small problem when they are interpreted at every step, so the whole step is
-traced through them into a flat list of tensor operations.
+traced through them into a flat list of tensor operations: of one setting, for `nupi.solve.native`, or of the batch.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from nupi.solve.kkt import infeasibility, kkt_residuals
+from nupi.solve.rules import DualRule, rule_of
+from nupi.solve.step import TRACING, Block, Leaves, differentiate, evaluate_batch, take_step, under
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from nupi.rule import Gain
+    from nupi.solve.native import Native
     from nupi.solve.problem import Problem, Segment
     from nupi.solve.rules import Rule, TorchRule
     from nupi.solve.solution import Residuals
-
-Leaves: TypeAlias = "dict[str, torch.Tensor]"
 
 
 @dataclass(frozen=True)
@@ -47,19 +46,32 @@ class Setting:
     restart: bool = False
     penalty: Mapping[str, float] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def key(self) -> tuple[object, ...]:
         """Settings of equal key can share a block."""
         return (self.rule.__name__, *self.rule.kind(self.options), self.restart)
 
+    @cached_property
+    def word(self) -> str:
+        """The key as text, to sort by."""
+        return repr(self.key)
 
-@dataclass(frozen=True)
-class _Block:
-    rule: Rule
-    start: int
-    stop: int
-    name: str
-    restart: bool
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The class of a rule may have been made for this sweep, so that a worker has to make it too.
+        if issubclass(self.rule, DualRule):
+            return _received, (self.rule.optimizer, self.options, self.restart, self.penalty)
+        return Setting, (self.rule, self.options, self.restart, self.penalty)
+
+
+def _received(
+    optimizer: type[torch.optim.Optimizer],
+    options: dict[str, Any],
+    restart: Any,
+    penalty: Mapping[str, float],
+) -> Setting:
+    rule = rule_of(optimizer)
+    assert rule is not None
+    return Setting(rule, options, restart, penalty)
 
 
 class Program:
@@ -70,6 +82,7 @@ class Program:
         settings: the runs, neighbours of equal key next to each other.
         primal: the rule that moves x, and its options.
         compiled: hand the traced step to `torch.compile`.
+        native: kernels to run the steps with, where they serve.
     """
 
     def __init__(
@@ -79,6 +92,7 @@ class Program:
         primal: tuple[TorchRule, dict[str, Any]],
         *,
         compiled: bool = False,
+        native: Native | None = None,
     ) -> None:
         self.problem = problem
         self.settings = list(settings)
@@ -86,10 +100,11 @@ class Program:
         self.compiled = compiled
         self.tensors: dict[str, torch.Tensor] = {}
         self.blocks = _blocks(self.settings)
-        # Numbers, not tensors: all settings share one primal rule.
-        self._primal_gains: dict[str, Gain] = {name: values[0] for name, values in primal[0].gains().items()}
         self._allocate()
         self._begin()
+        self._native = None
+        if native is not None and native.serves(problem, self.blocks, primal[0], self.tensors):
+            self._native = native
 
     @property
     def width(self) -> int:
@@ -99,7 +114,7 @@ class Program:
     @property
     def x(self) -> Leaves:
         """The points, each leaf (..., settings)."""
-        return self._under("x")
+        return under("x", self.tensors)
 
     @property
     def theta(self) -> torch.Tensor:
@@ -115,6 +130,9 @@ class Program:
     @torch.no_grad()
     def advance(self, count: int) -> None:
         """Take some later steps."""
+        if self._native is not None:
+            self._native.advance(self.problem, self.blocks, self.primal[0], self.tensors, count)
+            return
         replay, tensors = self._replay(seen=False), list(self.tensors.values())
         for _ in range(count):
             replay(*tensors)
@@ -122,6 +140,8 @@ class Program:
     @torch.no_grad()
     def observe(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Take one later step; f(x_t) and c(x_t), as they were before it, come back."""
+        if self._native is not None:
+            return self._native.observe(self.problem, self.blocks, self.primal[0], self.tensors)
         value, e = self._replay(seen=True)(*self.tensors.values())
         return value, e
 
@@ -146,7 +166,7 @@ class Program:
                     continue
                 start, stop = spans[owner].start, spans[owner].stop
                 local = columns[(columns >= start) & (columns < stop)] - start
-            kept[name] = tensor.index_select(-1, local) if tensor.dim() else tensor
+            kept[name] = tensor.index_select(-1, local)
         self.tensors = kept
         self._begin()
 
@@ -164,7 +184,7 @@ class Program:
             for slot in moved.slots(None):
                 tensors[f"primal/{name}/{slot}"] = torch.zeros_like(leaf)
             for power, start in moved.powers().items():
-                tensors[f"primal/{name}/{power}"] = torch.full((), start, **kind)
+                tensors[f"primal/{name}/{power}"] = torch.full((width,), start, **kind)
         for block in self.blocks:
             columns = block.stop - block.start
             for gain, values in block.rule.gains().items():
@@ -176,18 +196,13 @@ class Program:
                 for power, start in block.rule.powers().items():
                     tensors[f"{block.name}/state {number}/{power}"] = torch.full((columns,), start, **kind)
 
-    def _segments(self, block: _Block) -> list[Segment]:
-        return self.problem.segments(restart=block.restart)
-
     def _begin(self) -> None:
         """Forget traces of another width, and make the cotangent of f, which is a constant to a trace."""
         self._replays: dict[bool, Callable[..., list[torch.Tensor]]] = {}
         self._one = torch.ones(self.width, dtype=self.problem.dtype, device=self.problem.device)
 
-    def _under(self, prefix: str, tensors: Leaves | None = None) -> Leaves:
-        lead = prefix + "/"
-        source = self.tensors if tensors is None else tensors
-        return {name[len(lead) :]: tensor for name, tensor in source.items() if name.startswith(lead)}
+    def _segments(self, block: Block) -> list[Segment]:
+        return self.problem.segments(restart=block.restart)
 
     def _replay(self, *, seen: bool) -> Callable[..., list[torch.Tensor]]:
         """The traced step, as a function of the tensors in order; `seen` says whether it returns f and c."""
@@ -198,33 +213,24 @@ class Program:
                 return self._step(dict(zip(names, flat, strict=True)), first=False, seen=seen)
 
             # Tracing runs the step, so it is given copies to move.
-            traced = make_fx(step)(*(tensor.clone() for tensor in self.tensors.values()))
+            with TRACING:
+                traced = make_fx(step)(*(tensor.clone() for tensor in self.tensors.values()))
             traced.graph.eliminate_dead_code()
             traced.recompile()
             self._replays[seen] = torch.compile(traced, dynamic=False) if self.compiled else traced.forward
         return self._replays[seen]
 
     def _step(self, tensors: Leaves, *, first: bool, seen: bool) -> list[torch.Tensor]:
-        """Move all tensors by one step; return f and c as they were before it if they are to be `seen`."""
-        x, theta = self._under("x", tensors), tensors["theta"]
-        (value, e), pull = _differentiate(self.problem, x)
-        e = e.detach()
-        # Copies: a constraint such as x itself would move on with x.
-        observed = [value.detach().clone(), e.clone()] if seen else []
-        for block in self.blocks:
-            columns = slice(block.start, block.stop)
-            gains: dict[str, Gain] = {**self._under(f"{block.name}/gain", tensors)}
-            for number, segment in enumerate(self._segments(block)):
-                whole = len(self.blocks) == 1 and segment.stop - segment.start == self.problem.size
-                rows = slice(segment.start, segment.stop)
-                part, error = (theta, e) if whole else (theta[rows, columns], e[rows, columns])
-                state = self._under(f"{block.name}/state {number}", tensors)
-                block.rule.move_(part, error, gains, state, segment.bounds, first=first)
-        (gradient,) = pull((self._one, self.problem.weights(theta, e, tensors.get("penalty"))))
-        for name, leaf in x.items():
-            state = self._under(f"primal/{name}", tensors)
-            self.primal[0].step_(leaf, gradient[name], self._primal_gains, state, sign=-1.0)
-        return observed
+        return take_step(
+            self.problem,
+            self.blocks,
+            self.primal[0],
+            tensors,
+            evaluate_batch,
+            self._one,
+            first=first,
+            seen=seen,
+        )
 
 
 def penalties(problem: Problem, settings: Sequence[Setting]) -> torch.Tensor | None:
@@ -241,13 +247,6 @@ def penalties(problem: Problem, settings: Sequence[Setting]) -> torch.Tensor | N
     return torch.cat(rows)
 
 
-def evaluate(problem: Problem, leaves: Leaves) -> tuple[torch.Tensor, torch.Tensor]:
-    """The objective and the violations of a batch of points: (settings) and (constraints, settings)."""
-    value = torch.vmap(problem.value, in_dims=-1)(leaves)
-    e = torch.vmap(problem.violations, in_dims=-1, out_dims=-1)(leaves)
-    return value, e
-
-
 @torch.no_grad()
 def pulled_back(
     problem: Problem,
@@ -258,7 +257,7 @@ def pulled_back(
     objective: float = 1.0,
 ) -> tuple[torch.Tensor, torch.Tensor, Leaves]:
     """f, c and the gradient in x of objective * f + theta . c, for a batch of points and multipliers."""
-    (value, e), pull = _differentiate(problem, leaves)
+    (value, e), pull = differentiate(problem, leaves)
     (gradient,) = pull((torch.full_like(value, objective), problem.weights(theta, e, penalty)))
     return value, e, gradient
 
@@ -284,7 +283,7 @@ def check_batched(problem: Problem) -> None:
     _check_repeatable(problem)
     pair = {name: torch.stack([leaf, leaf], dim=-1) for name, leaf in problem.start.items()}
     try:
-        evaluate(problem, pair)
+        evaluate_batch(problem, pair)
     except RuntimeError as error:
         raise ValueError(
             "the objective or a constraint cannot be batched, so it cannot be swept; write it with torch "
@@ -307,24 +306,16 @@ def _check_repeatable(problem: Problem) -> None:
             )
 
 
-def _differentiate(
-    problem: Problem, leaves: Leaves
-) -> tuple[tuple[torch.Tensor, torch.Tensor], Callable[..., tuple[Leaves]]]:
-    """`evaluate`, and the function that pulls cotangents of f and c back to x."""
-    found = torch.func.vjp(lambda batch: evaluate(problem, batch), leaves)
-    return found[0], found[1]
-
-
-def _blocks(settings: Sequence[Setting]) -> list[_Block]:
+def _blocks(settings: Sequence[Setting]) -> list[Block]:
     """Neighbours of equal key, as blocks, each named after its key: the name outlives `keep`."""
-    blocks: list[_Block] = []
+    blocks: list[Block] = []
     start = 0
     for stop in range(1, len(settings) + 1):
         if stop == len(settings) or settings[stop].key != settings[start].key:
             part = settings[start:stop]
             name = "-".join(str(word) for word in part[0].key)
             rule = part[0].rule([s.options for s in part])
-            blocks.append(_Block(rule, start, stop, f"dual {name}", part[0].restart))
+            blocks.append(Block(rule, start, stop, f"dual {name}", part[0].restart))
             start = stop
     return blocks
 

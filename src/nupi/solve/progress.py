@@ -40,6 +40,33 @@ def reporter(progress: Progress) -> Callable[[int, int], None]:
     return lambda _done, _total: None
 
 
+class Counter:
+    """Setting-steps that are done: those of finished chunks, and those of the one that is running.
+
+    Args:
+        report: called with (done, total).
+        total: how many there are.
+        done: how many were done before.
+    """
+
+    def __init__(self, report: Callable[[int, int], None], total: int, done: int) -> None:
+        self._report, self._total = report, total
+        self._done, self._running = done, 0
+        if done:
+            report(done, total)
+
+    def tick(self, count: int) -> None:
+        """So many more of the chunk that is running."""
+        self._running += count
+        self._report(self._done + self._running, self._total)
+
+    def finish(self, count: int) -> None:
+        """A chunk of so many is finished."""
+        self._done += count
+        self._running = 0
+        self._report(self._done, self._total)
+
+
 class Bar:
     """A bar that appears after a second and redraws itself ten times a second at most.
 

@@ -208,8 +208,13 @@ TORCH_RULES: dict[type[torch.optim.Optimizer], type[TorchRule]] = {
 }
 
 
+_MADE: dict[type[DualOptimizer], type[DualRule]] = {}  # a sweep asks for every setting
+
+
 def rule_of(optimizer: type[torch.optim.Optimizer]) -> type[Rule] | None:
     """The rule of an optimizer class, if a sweep can batch it."""
     if issubclass(optimizer, DualOptimizer):
-        return DualRule.of(optimizer)
+        if optimizer not in _MADE:
+            _MADE[optimizer] = DualRule.of(optimizer)
+        return _MADE[optimizer]
     return TORCH_RULES.get(optimizer)

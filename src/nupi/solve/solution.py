@@ -78,6 +78,7 @@ class Solution:
             that had just answered them, theta_{t+1}; "step" holds the t's.
         axes: the grid's axes, name to values.
         settings: the grid's points, one dict each, in the order of the flattened axes.
+        engine: who ran the steps of a sweep: "native" for compiled C, or "torch" and why.
         findings: of `minimize`, if it did not converge: what the record of its run shows, as `Monitor.diagnose`.
 
     Example:
@@ -98,6 +99,7 @@ class Solution:
     axes: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     settings: tuple[dict[str, Any], ...] = ()
     findings: tuple[Finding, ...] = ()
+    engine: str = "torch"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -232,6 +234,7 @@ class Solution:
             history=history,
             axes=axes,
             settings=settings,
+            engine=self.engine,
         )
 
 

@@ -12,22 +12,27 @@ from nupi.constraints import checked_penalty
 from nupi.optim.nupi import NuPI
 from nupi.solve.checkpoint import Checkpoint, fingerprint
 from nupi.solve.checks import check_run, check_switch
-from nupi.solve.chunk import Plan, run_chunk
+from nupi.solve.chunk import Plan
+from nupi.solve.dispatch import run_elsewhere, run_here
 from nupi.solve.grid import Axes, Grid, expand
-from nupi.solve.methods import DEFAULT_PRIMAL, Factory, read_dual, read_primal
+from nupi.solve.methods import DEFAULT_PRIMAL, DualReader, Factory, read_primal
+from nupi.solve.native import Native
 from nupi.solve.problem import Constraints, Function, Kinds, Point, Problem
 from nupi.solve.program import Setting, check_batched
-from nupi.solve.progress import Progress, reporter
+from nupi.solve.progress import Counter, Progress, reporter
 from nupi.solve.solution import History, Residuals, Solution
-from nupi.solve.threads import threads_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nupi.constraints import Constraint
+    from nupi.solve.dispatch import Executor
 
 # A matrix of multipliers of so many bytes, and the few others of its size, still fit a last-level cache.
 _CHUNK_BYTES = 5 * 2**19
+# For an executor: chunks for so many workers, but none so small that sending it takes longer than running it.
+_PIECES = 64
+_LEAST = 16
 
 
 def sweep(
@@ -51,6 +56,7 @@ def sweep(
     checkpoint: str | os.PathLike[str] | None = None,
     progress: Progress = None,
     compiled: bool = False,
+    executor: Executor | None = None,
 ) -> Solution:
     """Solve one problem once for every point of a grid of dual methods and gains.
 
@@ -62,6 +68,10 @@ def sweep(
     The functions are traced into tensor operations: their Python code runs a few times at the start and not
     at every step. They have to be functions of x: state that changes between calls is refused where a second
     call at x0 shows it.
+
+    On a CPU the traced step becomes a small C program, compiled where a C compiler is installed and spread over as
+    many cores as torch may use (`torch.set_num_threads`); results do not depend on how many. Without a compiler, or
+    where an operation has no form in C, torch runs the step; `Solution.engine` says which it was.
 
     Args:
         objective: x to a scalar tensor.
@@ -88,8 +98,11 @@ def sweep(
             the cache.
         checkpoint: a directory for finished chunks. A sweep that was killed resumes there with the same call.
         progress: a function of (done, total); None shows a bar on a terminal, False none.
-        compiled: compile the step with `torch.compile`: some 1.5 times as fast after up to half a minute, so
-            that it pays for long sweeps. It needs a C++ compiler.
+        compiled: compile the step with `torch.compile`, which takes up to half a minute and may pay for long
+            sweeps on a GPU. On a CPU the C program is faster.
+        executor: runs the chunks elsewhere: a `concurrent.futures.ProcessPoolExecutor`, dask's
+            `client.get_executor()`, submitit's executors, or whatever has their `submit`. A chunk whose worker dies is
+            sent again, up to three times.
 
     Example:
         >>> import torch, nupi
@@ -117,41 +130,43 @@ def sweep(
         raise TypeError(f"checkpoint must be the path of a directory, or None, but {checkpoint!r} came")
     check_batched(problem)
     axes, points = expand(grid)
+    reader = DualReader()
     kinds = {group.name: group.constraint for group in problem.groups}
     settings = [
-        _setting(point, NuPI if dual is None else dual, kinds, restart=restart, penalty=penalty)
+        _setting(point, NuPI if dual is None else dual, reader, kinds, restart=restart, penalty=penalty)
         for point in points
     ]
     plan = Plan(problem, read_primal(primal or DEFAULT_PRIMAL), steps, tol, tuple(history), every, compiled)
-    size = _chunk_size(problem, chunk)
+    if executor is not None and not callable(getattr(executor, "submit", None)):
+        raise TypeError(f"executor must have a method submit(function, *arguments), but {executor!r} came")
+    size = _chunk_size(problem, chunk, len(settings), spread=executor is not None)
 
     # Neighbours of equal kind make blocks; the sort is stable, and undone at the end.
-    order = sorted(range(len(settings)), key=lambda i: repr(settings[i].key))
+    order = sorted(range(len(settings)), key=lambda i: settings[i].word)
     chunks = [order[start : start + size] for start in range(0, len(order), size)]
     kept = Checkpoint(checkpoint, "" if checkpoint is None else _fingerprint(plan, settings, size))
-    total, done = len(settings) * steps, 0
-
-    def tick(count: int) -> None:
-        nonlocal done
-        done += count
-        report(done, total)
-
-    parts = []
-    for number, members in enumerate(chunks):
-        part = kept.load(number)
-        if part is None:
-            with threads_for(problem.size * len(members), problem.device):
-                part = run_chunk(plan, [settings[i] for i in members], tick)
-            kept.save(number, part)
-        parts.append(part)
-        done = (number + 1) * size * steps if number + 1 < len(chunks) else total
-        report(done, total)
-    return _assemble(plan, parts, order, axes, points)
+    parts = [kept.load(number) for number in range(len(chunks))]
+    jobs = {n: [settings[i] for i in chunks[n]] for n, part in enumerate(parts) if part is None}
+    left = sum(map(len, jobs.values()))
+    counter = Counter(report, total=len(settings) * steps, done=(len(settings) - left) * steps)
+    engines: dict[str, None] = {}
+    with Native(torch.get_num_threads(), steps, recorded=bool(history)) as native:
+        if executor is None:
+            finished = run_here(plan, jobs, native, counter.tick)
+        else:
+            finished = run_elsewhere(plan, jobs, executor)
+        for number, results, engine in finished:
+            kept.save(number, results)
+            parts[number] = results
+            engines[engine] = None
+            counter.finish(len(jobs[number]) * steps)
+    return _assemble(plan, parts, order, axes, points, ", ".join(engines) or "checkpoint")
 
 
 def _setting(
     point: Mapping[str, Any],
     dual: Factory | Mapping[str, Factory],
+    reader: DualReader,
     constraints: Mapping[str, Constraint],
     *,
     restart: bool,
@@ -178,13 +193,15 @@ def _setting(
         if label not in dual:
             raise ValueError(f"the grid asks for dual {label!r}, but dual= has only {known or 'nothing'}")
         factory, label = dual[label], f"dual {label!r}"
-    rule, read = read_dual(factory, options, label)
+    rule, read = reader.read(factory, options, label)
     return Setting(rule, read, restart, penalties)
 
 
-def _chunk_size(problem: Problem, chunk: int | None) -> int:
+def _chunk_size(problem: Problem, chunk: int | None, settings: int, *, spread: bool) -> int:
+    """How many settings make a chunk. It depends on no machine, so that a sweep can be resumed on another."""
     if chunk is None:
-        return max(64, _CHUNK_BYTES // (problem.size * problem.dtype.itemsize))
+        size = max(64, _CHUNK_BYTES // (problem.size * problem.dtype.itemsize))
+        return min(size, max(_LEAST, -(-settings // _PIECES))) if spread else size
     if isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 1:
         raise ValueError(f"chunk must be a number of settings, at least 1, but {chunk!r} came")
     return chunk
@@ -202,10 +219,11 @@ def _fingerprint(plan: Plan, settings: Sequence[Setting], size: int) -> str:
 
 def _assemble(
     plan: Plan,
-    parts: Sequence[dict[str, torch.Tensor]],
+    parts: Sequence[dict[str, torch.Tensor] | None],
     order: Sequence[int],
     axes: Axes,
     points: tuple[dict[str, Any], ...],
+    engine: str,
 ) -> Solution:
     problem = plan.problem
     shape = tuple(len(values) for values in axes.values())
@@ -213,7 +231,7 @@ def _assemble(
 
     def gather(name: str) -> torch.Tensor:
         """All chunks of a result, in the order of the grid, with the axes first."""
-        whole = torch.cat([part[name].to(problem.device) for part in parts], dim=-1)
+        whole = torch.cat([part[name].to(problem.device) for part in parts if part is not None], dim=-1)
         whole = whole.index_select(-1, back).movedim(-1, 0)
         return whole.reshape((*shape, *whole.shape[1:])).contiguous()
 
@@ -239,4 +257,5 @@ def _assemble(
         history=history,
         axes=axes,
         settings=points,
+        engine=engine,
     )
