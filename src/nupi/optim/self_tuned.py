@@ -29,16 +29,6 @@ Found: TypeAlias = "dict[str, torch.Tensor | int]"
 MEASUREMENTS = 8  # in `steps`, once the first few are past
 
 
-_ALWAYS = (*self_tuning.GAINS, *self_tuning.NOTES, *self_tuning.SUMMARIES, *self_tuning.PLANT)
-SLOTS = {
-    (True, True): ("xi", *_ALWAYS),
-    (True, False): ("xi", "beyond", *_ALWAYS),
-    (False, True): ("xi", *_ALWAYS, *identification.IDENTIFIED),
-    (False, False): ("xi", "beyond", *_ALWAYS, *identification.IDENTIFIED),
-}
-"""The state, by whether the plant is measured and whether the multipliers are free."""
-
-
 class SelfTuned(DualOptimizer):
     """A nuPI controller that finds its own gains.
 
