@@ -45,7 +45,7 @@ def sensitivity(run: TargetRun) -> list[Claim]:
     frame = frame.drop(columns=["constants"], errors="ignore")
     run.results(frame)
     means = frame.pivot_table(index="change", columns="task", values=["violation", "loss"], sort=False)
-    means = means.sort_index(key=lambda names: [(name != "none", name) for name in names])
+    means = means.loc[sorted(means.index, key=lambda name: (name != "none", name))]
     shown = pd.DataFrame(
         {
             "change": list(means.index),
