@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+
 from distributed import disagreements
 from distributed.test_reduce import assert_same_bits
-
 from nupi.distributed import fingerprint
 
 

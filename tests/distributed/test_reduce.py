@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from distributed import scenarios
-from distributed.scenarios import LARGE, STEPS
 
 import nupi
+from distributed import scenarios
+from distributed.scenarios import LARGE, STEPS
 from nupi.distributed import together
 
 KINDS = {

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from distributed import self_tuned
 
 
