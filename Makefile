@@ -49,7 +49,7 @@ nightly: $(VENV)/.dev ## the long tests, and the property tests on ten times as 
 	NUPI_HYPOTHESIS=nightly OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --timeout 3600 \
 		-m "nightly or hypothesis" $(ARGS)
 
-# What runs in other processes, such as the ranks of tests/distributed, is not counted.
+# What runs in other processes, such as the ranks of tests/many_processes, is not counted.
 coverage: $(VENV)/.dev ## the tests again, and the share of lines and branches that they run
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto -m "not nightly" --cov --cov-report= $(ARGS)
 	@$(BIN)/python -m coverage report --format=total | sed 's/.*/coverage: &%/' | tee out/coverage.txt

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from distributed import own_kind
+from many_processes import own_kind
 
 import nupi
 

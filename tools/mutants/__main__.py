@@ -30,7 +30,7 @@ FAST = (
 )
 # What survives these is given to all of the following: other processes, compiled steps, exact solutions.
 SLOW = (
-    "tests/distributed",
+    "tests/many_processes",
     "tests/test_own_violation.py",
     "tests/test_ground_truth.py",
     "tests/test_state_machine.py",

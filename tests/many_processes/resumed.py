@@ -5,10 +5,10 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from many_processes.scenarios import net, shard_of
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 import nupi
-from distributed.scenarios import net, shard_of
 
 
 def build(seed):

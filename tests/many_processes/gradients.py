@@ -5,10 +5,10 @@ from operator import add
 
 import torch
 import torch.distributed as dist
+from many_processes.scenarios import net, shard_of
 from torch.nn.parallel import DistributedDataParallel
 
 import nupi
-from distributed.scenarios import net, shard_of
 from nupi.distributed import total
 from nupi.rates import StatisticalParity, Tally
 

@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-
-from distributed import self_tuned
+from many_processes import self_tuned
 
 
 @pytest.mark.parametrize("optimizer", ["SGD", "Adam"])

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from many_processes import disagreements
+from many_processes.test_reduce import assert_same_bits
 
-from distributed import disagreements
-from distributed.test_reduce import assert_same_bits
 from nupi.distributed import fingerprint
 
 

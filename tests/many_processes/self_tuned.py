@@ -2,10 +2,10 @@
 
 import torch
 import torch.distributed as dist
+from many_processes.scenarios import net, shard_of
 from torch.nn.parallel import DistributedDataParallel
 
 import nupi
-from distributed.scenarios import net, shard_of
 
 
 def trained(optimizer, steps):

@@ -5,9 +5,9 @@ import copy
 import numpy as np
 import torch
 import torch.distributed as dist
+from many_processes.scenarios import Calls, _tensors, problem, seen_by, state
 
 import nupi
-from distributed.scenarios import Calls, _tensors, problem, seen_by, state
 
 
 def tensor_gains(lagrangian):

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from many_processes import gradients, resumed, scenarios
+from many_processes.scenarios import STEPS
 
 import nupi
-from distributed import gradients, resumed, scenarios
-from distributed.scenarios import STEPS
 
 SHARDS = pytest.mark.skipif(
     not hasattr(torch.cpu.Stream, "record_event"), reason="fully_shard needs a newer torch to work on the CPU"

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from many_processes import scenarios
+from many_processes.scenarios import LARGE, STEPS
 
 import nupi
-from distributed import scenarios
-from distributed.scenarios import LARGE, STEPS
 from nupi.distributed import together
 
 KINDS = {
