@@ -42,7 +42,9 @@ def test_watch_goes_on_while_a_run_writes(folder):
     screen, terminal = pty.openpty()
     command = [sys.executable, "-m", "nupi", "watch", str(folder), "--every", "0.1"]
     wide = {**os.environ, "COLUMNS": "120", "LINES": "50", "TERM": "xterm"}
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a run in the background ignores it
     watching = subprocess.Popen(command, stdout=terminal, stderr=subprocess.PIPE, text=True, env=wide)
+    signal.signal(signal.SIGINT, before)
     os.close(terminal)
     shown, end = b"", time.monotonic() + 60
     while b"many (50)" not in shown and time.monotonic() < end:

@@ -12,7 +12,7 @@ import nupi
 from nupi.paper.runner import TargetRun
 from nupi.paper.svm.problem import svm
 from nupi.paper.svm.runs import DUALS, MAP_KP, PRIMAL, baselines, run_sweep, step_sizes
-from nupi.solve import sweep as sweep_module
+from nupi.solve import dispatch
 
 SAMPLE = [
     {"dual": ["nupi"], "ki": [0.1], "kp": [10.0], "nu": [-0.5, 0.0, 0.9]},
@@ -59,13 +59,13 @@ def test_nupi_written_out_in_numpy_agrees():
 
 def test_a_target_goes_on_where_it_was(tmp_path, monkeypatch):
     ran = []
-    real = sweep_module.run_chunk
+    real = dispatch.run_chunk
 
-    def counted(plan, settings, tick):
+    def counted(plan, settings, *others):
         ran.append(len(settings))
-        return real(plan, settings, tick)
+        return real(plan, settings, *others)
 
-    monkeypatch.setattr(sweep_module, "run_chunk", counted)
+    monkeypatch.setattr(dispatch, "run_chunk", counted)
     run = TargetRun("svm-test", "smoke", tmp_path, Console(quiet=True))
     options = {"dual": nupi.NuPI, "steps": 20, "chunk": 2}
     first = run_sweep(run, {"ki": [0.01, 0.1, 1.0]}, **options)
