@@ -51,8 +51,8 @@ def exact(constraints):
     [
         lambda p: nupi.NuPI(p, ki=0.05, kp=0.5),
         lambda p: nupi.NuPI(p, ki=0.05, kp=0.5, form="positional"),
-        lambda p: nupi.PID(p, 0.05, 0.5),
-        lambda p: torch.optim.SGD(p, 0.02, maximize=True),
+        pytest.param(lambda p: nupi.PID(p, 0.05, 0.5), marks=pytest.mark.nightly),
+        pytest.param(lambda p: torch.optim.SGD(p, 0.02, maximize=True), marks=pytest.mark.nightly),
     ],
     ids=["conditional", "positional", "PID", "SGD"],
 )

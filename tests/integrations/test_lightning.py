@@ -171,7 +171,7 @@ def test_checkpoints_monitor_feasibility(pl, metric, mode, tmp_path):
     assert best.best_model_path.endswith(f"step={first}.ckpt")
 
 
-@pytest.mark.parametrize("name", ["lightning", "pytorch_lightning"])
+@pytest.mark.parametrize("name", ["lightning", pytest.param("pytorch_lightning", marks=pytest.mark.nightly)])
 def test_two_processes_are_one(name, tmp_path):
     first, second = two_ranks("lightning_run.py", tmp_path, name)
     for key, value in first["state"].items():

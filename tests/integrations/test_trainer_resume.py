@@ -37,7 +37,9 @@ def assert_equal(left, right):
         assert same, (ours, theirs)
 
 
-@pytest.mark.parametrize("dual", [trainer_run.NUPI, None], ids=["given", "default"])
+@pytest.mark.parametrize(
+    "dual", [pytest.param(trainer_run.NUPI, marks=pytest.mark.nightly), None], ids=["given", "default"]
+)
 def test_a_run_that_was_killed_goes_on_bit_for_bit(tmp_path, dual):
     whole = trainer_run.make(tmp_path / "whole", dual)
     whole.train()

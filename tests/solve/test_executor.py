@@ -105,6 +105,7 @@ def test_a_worker_that_is_killed_costs_its_chunk_and_no_more(pool, here, folder)
     assert_same(found, here)
 
 
+@pytest.mark.nightly
 def test_a_chunk_that_kills_every_worker_is_given_up(pool, folder):
     with pytest.raises(dispatch.LostWorkerError, match=r"lost with its worker 4 times.*checkpoint="):
         run(partial(die_always, path=folder), executor=pool, chunk=12)

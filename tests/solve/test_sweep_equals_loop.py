@@ -51,7 +51,7 @@ GRID = [
 
 
 @pytest.mark.parametrize("primal", [SGD, ADAM], ids=["sgd", "adam"])
-@pytest.mark.parametrize("make", [corner, mixed])
+@pytest.mark.parametrize("make", [pytest.param(corner, marks=pytest.mark.nightly), mixed])
 def test_every_method_equals_the_loop(make, primal):
     problem = make()
     found = nupi.sweep(
