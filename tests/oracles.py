@@ -146,6 +146,7 @@ def self_tuned(errors, theta, steps, scale, lr=None, low=-math.inf, high=math.in
             u = min(without, low)
         elif u > high and e > 0:
             u = max(without, high)
-        theta = within(u, low, high)
+        theta, reach = within(u, low, high), factor * kp * xi
+        u = theta + within(u - theta, min(reach, 0.0), max(reach, 0.0))
         path.append(theta)
     return path

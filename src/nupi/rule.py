@@ -169,6 +169,16 @@ def conditional_(
             past.add_((u - ki * error.clamp(min=0) - bounds.upper).clamp_(min=0))
 
 
+def limit_beyond_(beyond: torch.Tensor, xi: torch.Tensor, kp: Gain) -> None:
+    """Keep what lies beyond a bound between 0 and kp xi, for gains that change: beyond = clip(beyond, 0 .. kp xi).
+
+    A large violation that vanishes by itself takes the controller far below the bound, by kp times its fall. With a
+    kp that has become small since, the integral would need very long to come back.
+    """
+    reach = kp * xi
+    beyond.clamp_(reach.clamp(max=0.0), reach.clamp(min=0.0))
+
+
 # --- arithmetic in place, on one tensor or on a list of them, without temporaries; `x` is what `target` is ---
 
 

@@ -254,6 +254,7 @@ class SelfTuned(DualOptimizer):
             rule.velocity_(theta, kept["xi"], e, ki, kp, weight)
         else:
             rule.conditional_(theta, kept["xi"], kept["beyond"], e, ki, kp, weight, bounds)
+            rule.limit_beyond_(kept["beyond"], kept["xi"], kp)
 
     def _batches(self, group: dict[str, Any]) -> bool:  # noqa: ARG002
         """Every parameter has gains of its own, so that none moves alike with another."""
