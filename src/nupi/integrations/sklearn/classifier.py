@@ -80,7 +80,7 @@ class ConstrainedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         hidden_layer_sizes: Sequence[int] = (),
         intersections: bool = False,
         pos_label: Any = None,
-        max_steps: int = 1_000,
+        max_steps: int = 3_000,
         batch_size: int | str = "auto",
         learning_rate: float = 0.01,
         weight_decay: float = 0.0,
