@@ -70,3 +70,65 @@ def test_bad_requests_are_refused():
     assert torch.equal(coefficient.value, before)
     with pytest.raises(ValueError, match="not 'multiplier' and 'controller'"):
         coefficient.load_state_dict({})
+
+
+def balanced(pull, coefficient, steps):
+    """min pull (x - 3)^2 / 2 with a coefficient on x^2 / 2, each step the gradient's over the curvature, damped."""
+    x = 3.0
+    for _ in range(steps):
+        beta = float(coefficient.update(x * x / 2))
+        x -= 0.1 * (pull * (x - 3) + beta * x) / (pull + beta)
+    return x
+
+
+@pytest.mark.parametrize("need", [1e-5, 1e-2, 3.0, 1e3, 1e5])
+def test_in_the_log_domain_ten_decades_are_one_setting(need):
+    """x = 1, where x^2 / 2 is at its target, balances at beta = 2 pull."""
+    coefficient = nupi.Coefficient(at=0.5, steps=300, log=True)
+    x = balanced(need / 2, coefficient, 1500)
+    assert x * x / 2 == pytest.approx(0.5, rel=0.05)
+    assert float(coefficient.value) == pytest.approx(need, rel=0.3)
+
+
+def test_in_the_log_domain_a_bound_that_is_met_costs_the_least_and_a_lower_one_stays_negative():
+    met = nupi.Coefficient(at_most=50.0, steps=50, log=True, limits=(1e-3, None))
+    balanced(1.0, met, 300)
+    assert float(met.value) == pytest.approx(1e-3)
+    low = nupi.Coefficient(at_least=4.0, steps=100, log=True)
+    x = run(low, 800)
+    assert float(x) == pytest.approx(4.0, rel=0.02)
+    assert float(low.value) == pytest.approx(-2.0, abs=0.2)
+
+
+@pytest.mark.parametrize(("side", "high"), [("at_most", 1.5), ("at", 1.5), ("at_least", 1.0)])
+def test_limits_hold_and_are_found_to_be_the_reason(side, high):
+    target = 4.0 if side == "at_least" else 1.0
+    coefficient = nupi.Coefficient(**{side: target}, steps=100, limits=(None, high), name="x")
+    run(coefficient, 800)
+    assert abs(float(coefficient.value)) == pytest.approx(high)
+    (finding,) = coefficient.diagnose()
+    assert (finding.constraint, finding.kind) == ("x", "capped")
+
+
+def test_a_target_that_cannot_be_reached_is_a_finding_and_one_that_is_reached_is_none():
+    coefficient = nupi.Coefficient(at_most=-1.0, steps=50)
+    x = torch.tensor(1.0)
+    for _ in range(600):
+        beta = coefficient.update(x.square())  # never below 0
+        x = x - 0.05 * (2 * (x - 3) + beta * 2 * x).clamp(-10, 10)
+    assert "infeasible" in [finding.kind for finding in coefficient.diagnose()]
+    fine = nupi.Coefficient(at=1.0, steps=100)
+    run(fine, 600)
+    assert not [finding for finding in fine.diagnose() if finding.severity == "severe"]
+
+
+def test_bad_limits_are_refused():
+    for limits in [(2.0, 1.0), (-1.0, 1.0), (0.0, float("inf")), (1.0,), 3.0, ("a", "b")]:
+        with pytest.raises(ValueError, match="limits must be"):
+            nupi.Coefficient(at=1.0, steps=5, limits=limits)
+    with pytest.raises(ValueError, match="limits must be"):
+        nupi.Coefficient(at=1.0, steps=5, log=True, limits=(0.0, 1.0))
+    with pytest.raises(ValueError, match=r"init=5 is not within limits=\(None, 2.0\)"):
+        nupi.Coefficient(at=1.0, steps=5, init=5, limits=(None, 2.0))
+    with pytest.raises(ValueError, match=r"init=0\.0: the coefficient of at is > 0 here"):
+        nupi.Coefficient(at=1.0, steps=5, init=0.0, log=True)

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nupi.constraints import Equality, Inequality
+from nupi.constraints import Bounds, Constraint
 from nupi.lagrangian import Lagrangian
 from nupi.optim.self_tuned import Found, SelfTuned
 
 if TYPE_CHECKING:
+    from nupi.monitor import Finding
     from nupi.violations.base import Reduce
+
+DECADES = 3.0  # that a coefficient in the log domain is expected to travel, for a metric at twice its target
+MOST = 10.0  # in the log domain: the largest relative error there is
+WIDEST = (1e-8, 1e8)  # its limits, unless others are given
+_KEPT = 2_000  # updates that are kept in full for `diagnose`
 
 
 class Coefficient:
@@ -24,14 +31,22 @@ class Coefficient:
     Give exactly one of the three targets. The coefficient of a metric that is held at a value takes either sign,
     that of an upper bound is >= 0, and that of a lower bound is <= 0: it is always `+ beta * metric` in the loss.
 
+    With `log=True` the logarithm of the coefficient is moved, by the violation relative to the target. Take it where
+    the coefficient must stay positive, or where nobody knows its order of magnitude: a temperature, the weight of a
+    KL. A lower bound then has a coefficient that stays negative.
+
     Args:
         at: the value that the metric should have.
         at_most: the upper bound of the metric.
         at_least: the lower bound of the metric.
         steps: updates within which the metric should be there; a quarter of training is a good answer.
-        scale: the size of the loss, which sets how far the first steps go.
-        init: the coefficient to start from.
+        scale: the size of the loss, which sets how far the first steps go. Not used in the log domain.
+        init: the coefficient to start from: by default 0, and 1 in the log domain (-1 for a lower bound).
+        log: whether to move the logarithm of the coefficient.
+        limits: the least and the greatest size of the coefficient, |beta|; either may be None. In the log domain
+            they are 1e-8 and 1e8 unless given.
         reduce: in a run of many processes, how to join what the ranks measured: "mean" or "sum".
+        name: what findings call the metric.
 
     Example:
         >>> coefficient = Coefficient(at_most=2.0, steps=100)
@@ -49,34 +64,48 @@ class Coefficient:
         at_least: float | None = None,
         steps: float,
         scale: float = 1.0,
-        init: float = 0.0,
+        init: float | None = None,
+        log: bool = False,
+        limits: tuple[float | None, float | None] | None = None,
         reduce: Reduce | None = None,
+        name: str = "metric",
     ) -> None:
-        given = {
-            name: value
-            for name, value in (("at", at), ("at_most", at_most), ("at_least", at_least))
-            if value is not None
-        }
-        if len(given) != 1:
-            came = ", ".join(f"{name}={value}" for name, value in given.items()) or "none of them"
-            raise ValueError(f"give exactly one of at, at_most and at_least, but {came} came")
-        ((side, target),) = given.items()
-        if not isinstance(target, (int, float)) or not abs(target) < float("inf"):
-            raise ValueError(f"{side} must be a finite number, but {target!r} came")
-        self.target = float(target)
+        side, self.target = _checked_target({"at": at, "at_most": at_most, "at_least": at_least})
         self._sign = -1.0 if side == "at_least" else 1.0
-        start = self._sign * init
-        if side != "at" and start < 0:
-            which = "<= 0" if side == "at_least" else ">= 0"
-            raise ValueError(f"init={init!r}: the coefficient of {side} is {which}; start it at 0")
-        kind = Equality if side == "at" else Inequality
-        self._lagrangian = Lagrangian({"metric": kind(init=start)}, reduce=reduce)
+        self._log, self._name = bool(log), name
+        start = self._sign * (init if init is not None else self._sign if log else 0.0)
+        if (log or side != "at") and (start < 0 or (log and start == 0)):
+            which = ("<" if log else "<=") if side == "at_least" else (">" if log else ">=")
+            instead = "" if log else "; start it at 0"
+            raise ValueError(f"init={init!r}: the coefficient of {side} is {which} 0 here{instead}")
+        low, high = _checked_limits(limits, log=self._log)
+        if not (low or 0.0) <= abs(start) <= (math.inf if high is None else high):
+            raise ValueError(f"init={init!r} is not within limits={limits!r}; start it there")
+        # In the log domain an error is relative to the target, so that one unit of it means the same for every metric;
+        # `update` keeps it below `MOST`, or a metric that starts a hundred times too large would set the scale.
+        self._unit = abs(self.target) if log and self.target else 1.0
+        if log:
+            low, high, start = math.log(low or WIDEST[0]), math.log(high or WIDEST[1]), math.log(start)
+            scale = DECADES * math.log(10.0)
+        elif side == "at":
+            low = None if high is None else -high
+        else:
+            low = low or 0.0
+        constraint = _Limited(Bounds(low, high, both=side == "at"), start)
+        if low is None and high is None:
+            constraint.bounds = None
+        self._lagrangian = Lagrangian({name: constraint}, reduce=reduce)
         self._dual = SelfTuned(self._lagrangian.parameters(), steps, scale=scale)
+        # Imported here: it needs the Lagrangian, as this does.
+        from nupi.monitor import Monitor
+
+        self._monitor = Monitor(self._lagrangian, keep=_KEPT, warn=False)
 
     @property
     def value(self) -> torch.Tensor:
         """The coefficient as it is now, a scalar."""
-        return self._sign * self._lagrangian.multipliers["metric"][0]
+        size = self._lagrangian.multipliers[self._name][0]
+        return self._sign * (size.exp() if self._log else size)
 
     def update(self, metric: float | torch.Tensor) -> torch.Tensor:
         """Move the coefficient by what the metric is now, and return it; no gradient flows through it.
@@ -91,17 +120,27 @@ class Coefficient:
             )
         if not measured.is_floating_point():
             measured = measured.float()
-        multiplier = self._lagrangian.get_parameter("metric")
+        multiplier = self._lagrangian.get_parameter(self._name)
         if measured.device != multiplier.device:
             self._lagrangian.to(measured.device)
-        violation = self._sign * (measured.reshape(1).to(multiplier.dtype) - self.target)
-        self._lagrangian.ascend(self._dual, {"metric": violation})
+        error = (measured.reshape(1).to(multiplier.dtype) - self.target) / self._unit
+        if self._log:
+            error = error / (1.0 + error.abs() / MOST)
+        self._lagrangian.ascend(self._dual, {self._name: self._sign * error})
         return self.value
 
     def gains(self) -> Found:
-        """What has been found about the metric's response to its coefficient."""
+        """What has been found about the metric's response to its coefficient (or to the logarithm of it)."""
         (found,) = self._dual.gains().values()
         return found
+
+    def diagnose(self) -> list[Finding]:
+        """What is wrong, the worst first: a target that cannot be reached, a coefficient at its limit, and so on.
+
+        Ask at the end, or after a few times `steps`: before that a metric may still be on its way. In the log domain
+        the multiplier that a finding speaks of is the logarithm of the coefficient, and violations are relative.
+        """
+        return self._monitor.diagnose()
 
     def state_dict(self) -> dict[str, Any]:
         """All that `load_state_dict` needs to go on bit for bit."""
@@ -124,3 +163,43 @@ class Coefficient:
 
     def __repr__(self) -> str:
         return f"Coefficient(target={self.target:g}, value={self.value.item():g})"
+
+
+class _Limited(Constraint):
+    """One constraint whose multiplier, a coefficient or its logarithm, stays within limits of its own."""
+
+    kind = "a coefficient"
+
+    def __init__(self, bounds: Bounds, init: float) -> None:
+        self.bounds = bounds
+        super().__init__(1, init=init)
+
+
+def _checked_target(sides: dict[str, float | None]) -> tuple[str, float]:
+    """The one side that was given, and its target."""
+    given = {side: value for side, value in sides.items() if value is not None}
+    if len(given) != 1:
+        came = ", ".join(f"{side}={value}" for side, value in given.items()) or "none of them"
+        raise ValueError(f"give exactly one of at, at_most and at_least, but {came} came")
+    ((side, target),) = given.items()
+    if not isinstance(target, (int, float)) or not abs(target) < math.inf:
+        raise ValueError(f"{side} must be a finite number, but {target!r} came")
+    return side, float(target)
+
+
+def _checked_limits(
+    limits: tuple[float | None, float | None] | None, *, log: bool
+) -> tuple[float | None, float | None]:
+    """The least and the greatest size of the coefficient, each None if it is open."""
+    try:
+        low, high = (None, None) if limits is None else limits
+        sizes = [float(each) for each in (low, high) if each is not None]
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"limits must be two numbers, or None for an open side, but {limits!r} came"
+        ) from None
+    least = 0.0 if not log else math.ulp(0.0)
+    if any(not least <= size < math.inf for size in sizes) or (len(sizes) == 2 and sizes[0] >= sizes[1]):
+        above = "above 0" if log else "not negative"
+        raise ValueError(f"limits must be sizes that grow, finite and {above}, but {limits!r} came")
+    return (None if low is None else float(low)), (None if high is None else float(high))

@@ -31,11 +31,13 @@ class Bounds(NamedTuple):
         lower: the least value, or None.
         upper: the greatest value, or None.
         restart: whether a multiplier goes back to `lower` where its error is negative.
+        both: whether an error of either sign is a violation, as for an equality; by default one above 0 is.
     """
 
     lower: float | None = 0.0
     upper: float | None = None
     restart: bool = False
+    both: bool = False
 
     def project_(self, theta: Tensors, e: Tensors, integrators: Sequence[Tensors] = ()) -> None:
         """Bring multipliers that were just moved back within the bounds, in place.
@@ -125,11 +127,12 @@ class Constraint:
 
     def infeasibility(self, e: torch.Tensor) -> torch.Tensor:
         """How far each error is from what is asked for."""
-        return e.abs() if self.bounds is None else e.clamp(min=0)
+        return e.abs() if self.bounds is None or self.bounds.both else e.clamp(min=0)
 
     def slackness(self, theta: torch.Tensor, e: torch.Tensor) -> torch.Tensor:
         """The residual of complementary slackness: a bounded multiplier is 0, or its constraint is tight."""
-        return torch.zeros_like(e) if self.bounds is None else (theta * e).abs()
+        free = self.bounds is None or self.bounds.both
+        return torch.zeros_like(e) if free else (theta * e).abs()
 
     def misfit(self, theta: torch.Tensor) -> str | None:
         """Why these values cannot be multipliers of this kind, if they cannot; a phrase with a remedy."""

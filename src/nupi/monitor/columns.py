@@ -100,7 +100,7 @@ class Columns:
                 name,
                 type(constraint).__name__,
                 tuple(constraint.multiplier_shape),
-                bounds is not None,
+                bounds is not None and not bounds.both,
                 None if upper is None else float(upper),
                 violations,
                 multipliers,

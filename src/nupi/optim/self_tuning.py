@@ -155,7 +155,7 @@ def _hurry_(state: State, steps: Gain, stride: int, left: torch.Tensor, far: tor
 def violation(state: State, bounds: Bounds | None) -> torch.Tensor:
     """The smoothed violation: its size for an equality, what is above 0 for an inequality."""
     mean = state["mean"]
-    return mean.abs() if bounds is None or bounds.lower is None else mean.clamp(min=0.0)
+    return mean.abs() if bounds is None or bounds.both or bounds.lower is None else mean.clamp(min=0.0)
 
 
 def certain_violation(
