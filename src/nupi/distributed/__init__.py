@@ -26,11 +26,35 @@ REDUCES: tuple[Reduce, ...] = get_args(Reduce)
 
 
 class PeerRefusedError(RuntimeError):
-    """Another rank refused its own input, so that no rank moved; its error says why."""
+    """Another rank refused its own input, so that no rank moved; its error says why.
+
+    The rank with the bad input raises its own error, all others raise this one. Catch both to skip a batch together.
+
+    Example:
+        >>> import nupi
+        >>> lagrangian = nupi.Lagrangian({"rate": nupi.Inequality()}, reduce="mean")
+        >>> dual = nupi.NuPI(lagrangian.parameters(), ki=0.1)
+        >>> for rate in (0.5, float("nan"), 0.4):
+        ...     try:
+        ...         lagrangian.ascend(dual, {"rate": torch.tensor(rate) - 0.3})
+        ...     except (nupi.NonFiniteViolationError, PeerRefusedError):
+        ...         print("every rank skips this batch")
+        every rank skips this batch
+        >>> lagrangian  # moved by 0.1 * 0.2, then by 0.1 * 0.1
+        Lagrangian(rate: Inequality(1) at 0.03)
+    """
 
 
 def world_size(group: ProcessGroup | None) -> int:
-    """How many ranks there are to agree with; 1 when nothing is distributed."""
+    """How many ranks a process group has; 1 when nothing is distributed.
+
+    Args:
+        group: the process group; None is the default one.
+
+    Example:
+        >>> world_size(None)  # this is a single process
+        1
+    """
     if not torch.distributed.is_available() or not torch.distributed.is_initialized():
         return 1
     size = torch.distributed.get_world_size(group)

@@ -98,7 +98,15 @@ class _GatedBatchNorm(Gated, _BatchNorm):
 
 
 class GatedBatchNorm1d(_GatedBatchNorm, nn.BatchNorm1d):
-    """`GatedBatchNorm2d` for what a linear layer gives."""
+    """A batch norm behind a linear layer, with a gate a channel; arguments as for `GatedBatchNorm2d`.
+
+    Example:
+        >>> norm = GatedBatchNorm1d(nn.BatchNorm1d(3), HardConcrete(3), parameters_per_gate=9)
+        >>> with torch.no_grad():
+        ...     _ = norm.gate.log_alpha[2:].fill_(-5.0)  # close the last channel
+        >>> norm.gated_parameters(), norm.realised_parameters().item()  # of a linear layer of 8 to 3
+        (27, 18)
+    """
 
 
 class GatedBatchNorm2d(_GatedBatchNorm, nn.BatchNorm2d):
@@ -110,4 +118,17 @@ class GatedBatchNorm2d(_GatedBatchNorm, nn.BatchNorm2d):
         place: "before" gates the norm's input, "after" its output.
         parameters_per_gate: the parameters one gate switches, those of one channel of the layer that feeds the
             norm. The norm's own two are not counted, as in the paper.
+
+    With z the gate of a channel and x the input, the output is
+
+        place="after"     y = z norm(x)
+        place="before"    y = [z > 0] norm(z x)
+
+    Example:
+        >>> norm = GatedBatchNorm2d(nn.BatchNorm2d(3), HardConcrete(3)).eval()
+        >>> with torch.no_grad():
+        ...     _ = norm.bias.fill_(1.0)
+        ...     _ = norm.gate.log_alpha[2:].fill_(-5.0)  # close the last channel
+        >>> norm(torch.zeros(1, 3, 2, 2)).amax((0, 2, 3))  # its bias does not leak
+        tensor([1., 1., 0.], grad_fn=...)
     """

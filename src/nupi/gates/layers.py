@@ -30,6 +30,20 @@ class Gated(nn.Module):
     Attributes:
         gate: the gates.
         parameters_per_gate: how many parameters of the network one gate switches.
+
+    With z the gates and n = `parameters_per_gate`, the parameters that are left are
+
+        expected    n * sum of P(z > 0)
+        realised    n * (how many medians of z are above 0)
+
+    Example:
+        >>> layer = GatedLinear(nn.Linear(8, 4), HardConcrete(4))  # each gate has 8 weights and a bias
+        >>> with torch.no_grad():
+        ...     _ = layer.gate.log_alpha.copy_(torch.tensor([9.0, 9.0, -9.0, -9.0]))
+        >>> layer.gated_parameters(), layer.realised_parameters().item()
+        (36, 18)
+        >>> round(layer.expected_parameters().item(), 2)
+        18.01
     """
 
     gate: HardConcrete
@@ -95,7 +109,15 @@ class _GatedConvolution(Gated, _ConvNd):
 
 
 class GatedConv1d(_GatedConvolution, nn.Conv1d):
-    """A one-dimensional convolution with gates; arguments as for `GatedConv2d`."""
+    """A one-dimensional convolution with gates; arguments as for `GatedConv2d`.
+
+    Example:
+        >>> layer = GatedConv1d(nn.Conv1d(4, 8, 3), HardConcrete(8)).eval()
+        >>> with torch.no_grad():
+        ...     _ = layer.gate.log_alpha[2:].fill_(-5.0)  # close all channels but two
+        >>> layer(torch.randn(1, 4, 16)).abs().amax(2) > 0
+        tensor([[ True,  True, False, False, False, False, False, False]])
+    """
 
 
 class GatedConv2d(_GatedConvolution, nn.Conv2d):

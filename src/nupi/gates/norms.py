@@ -64,7 +64,19 @@ class GatedLayerNorm(GatedNorm, nn.LayerNorm):
 
 
 class GatedRMSNorm(GatedNorm, nn.RMSNorm):
-    """An RMS norm over the last dimension, with a gate a channel; arguments as for `GatedBatchNorm2d`."""
+    """An RMS norm over the last dimension, with a gate a channel; arguments as for `GatedBatchNorm2d`.
+
+    With z the gates, the mean is taken over the open channels alone:
+
+        y = z x / sqrt(mean of x^2 over open channels + eps) * weight
+
+    Example:
+        >>> norm = GatedRMSNorm(nn.RMSNorm(4), HardConcrete(4)).eval()
+        >>> with torch.no_grad():
+        ...     _ = norm.gate.log_alpha[2:].fill_(-5.0)
+        >>> norm(torch.tensor([[1.0, 7.0, 100.0, 7.0]]))  # the last two are closed: the mean square is 25
+        tensor([[0.2000, 1.4000, 0.0000, 0.0000]], grad_fn=...)
+    """
 
     def __init__(
         self, norm: nn.RMSNorm, gate: HardConcrete, *, place: Place = "after", parameters_per_gate: int = 1
@@ -79,7 +91,18 @@ class GatedRMSNorm(GatedNorm, nn.RMSNorm):
 
 
 class GatedGroupNorm(GatedNorm, nn.GroupNorm):
-    """A group norm with a gate a group; arguments as for `GatedBatchNorm2d`."""
+    """A group norm with a gate a group; arguments as for `GatedBatchNorm2d`.
+
+    A group has its own mean and variance, so it is open or closed as a whole. With z the gate of a group,
+    y = z norm(x).
+
+    Example:
+        >>> norm = GatedGroupNorm(nn.GroupNorm(2, 4), HardConcrete(2)).eval()
+        >>> with torch.no_grad():
+        ...     _ = norm.gate.log_alpha[1:].fill_(-5.0)
+        >>> norm(torch.tensor([[1.0, 3.0, 7.0, 100.0]]))  # the second group is closed
+        tensor([[-1.,  1., -0.,  0.]], grad_fn=...)
+    """
 
     def __init__(
         self, norm: nn.GroupNorm, gate: HardConcrete, *, place: Place = "after", parameters_per_gate: int = 1

@@ -60,6 +60,29 @@ class ConstrainedCallback(*_CALLBACKS):  # type: ignore[misc]
             default `nupi.SelfTuned` with a quarter of the training's steps.
         tolerance: the violation that still counts as met in a validation: a number, or one by constraint name.
         prog_bar: whether the progress bar shows violations and multipliers.
+
+    Example:
+        >>> from functools import partial
+        >>> import lightning as L
+        >>> import nupi
+        >>> class Mean(L.LightningModule):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.x = torch.nn.Parameter(torch.tensor(2.0))
+        ...         self.lagrangian = nupi.Lagrangian({"small": nupi.Inequality()}, reduce="mean")
+        ...
+        ...     def training_step(self, batch, _):
+        ...         return self.lagrangian((self.x - batch).square().mean(), {"small": self.x - 1})  # x <= 1
+        ...
+        ...     def configure_optimizers(self):
+        ...         return torch.optim.SGD([self.x], lr=0.1)
+        >>> module, callback = Mean(), ConstrainedCallback(partial(nupi.NuPI, ki=0.3, kp=1.0))
+        >>> quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+        >>> quiet["enable_checkpointing"] = False
+        >>> trainer = L.Trainer(callbacks=[callback], max_epochs=100, accelerator="cpu", **quiet)
+        >>> trainer.fit(module, torch.full((1, 4), 2.0))  # without the constraint, x would be 2
+        >>> round(module.x.item(), 2)
+        1.0
     """
 
     def __init__(
@@ -199,6 +222,27 @@ class ConstrainedMixin:
         dual: as for the callback; and so are `tolerance` and `prog_bar`.
         tolerance: see the callback.
         prog_bar: see the callback.
+
+    Example:
+        >>> from functools import partial
+        >>> import lightning as L
+        >>> import nupi
+        >>> class Mean(ConstrainedMixin, L.LightningModule):
+        ...     def __init__(self):
+        ...         super().__init__(constraints={"small": nupi.Inequality()}, dual=partial(nupi.NuPI, ki=0.3, kp=1.0))
+        ...         self.x = torch.nn.Parameter(torch.tensor(2.0))
+        ...
+        ...     def training_step(self, batch, _):
+        ...         return self.lagrangian((self.x - batch).square().mean(), {"small": self.x - 1})  # x <= 1
+        ...
+        ...     def configure_optimizers(self):
+        ...         return torch.optim.SGD([self.x], lr=0.1)
+        >>> quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+        >>> quiet["enable_checkpointing"] = False
+        >>> trainer, module = L.Trainer(max_epochs=100, accelerator="cpu", **quiet), Mean()
+        >>> trainer.fit(module, torch.full((1, 4), 2.0))  # without the constraint, x would be 2
+        >>> round(module.x.item(), 2), round(module.lagrangian.multipliers["small"].item(), 1)
+        (1.0, 2.0)
     """
 
     def __init__(

@@ -93,6 +93,19 @@ def read(path: str | os.PathLike[str]) -> Record:
     Raises:
         FileNotFoundError: there is no record.
         ValueError: what is there is no record, or one of another version.
+
+    Example:
+        >>> import tempfile
+        >>> import nupi
+        >>> lagrangian = nupi.Lagrangian({"norm": nupi.Inequality()})
+        >>> dual = nupi.NuPI(lagrangian.parameters(), ki=0.1)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     monitor = nupi.Monitor(lagrangian, path=folder)
+        ...     lagrangian.ascend(dual, {"norm": torch.tensor(2.0)})
+        ...     monitor.close()
+        ...     record = nupi.monitor.read(folder)
+        >>> len(record), record.gains_of("norm").latest["ki"]
+        (1, 0.1)
     """
     file = Path(path)
     if file.is_dir():

@@ -9,13 +9,32 @@ Kind: TypeAlias = Literal[
     "diverging", "oscillating", "infeasible", "overshoot", "slow", "noisy", "inactive", "capped"
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+"""What a `Finding` can say of a constraint."""
 
 Severity: TypeAlias = Literal["severe", "moderate", "note"]
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 
 
 class ConstraintWarning(UserWarning):
-    """A monitor has found that a constraint goes badly wrong. Raised as an error, it ends a run early."""
+    """A monitor has found that a constraint goes badly wrong. Raised as an error, it ends a run early.
+
+    Example:
+        >>> import warnings
+        >>> import torch
+        >>> import nupi
+        >>> lagrangian = nupi.Lagrangian({"sum": nupi.Equality()})
+        >>> dual = nupi.NuPI(lagrangian.parameters(), ki=0.1)  # without kp nothing damps it
+        >>> monitor, x = nupi.Monitor(lagrangian), torch.tensor([1.0])
+        >>> with warnings.catch_warnings():
+        ...     warnings.simplefilter("error", nupi.ConstraintWarning)
+        ...     for step in range(1000):
+        ...         lagrangian.ascend(dual, {"sum": x})
+        ...         x = x - 0.1 * lagrangian.multipliers["sum"].detach()
+        Traceback (most recent call last):
+        nupi.monitor.finding.ConstraintWarning: 'sum' oscillates: ...
+        >>> step < 300
+        True
+    """
 
 
 @dataclass(frozen=True)
@@ -24,7 +43,7 @@ class Finding:
 
     Args:
         constraint: its name, with its index if only some of its group are concerned: `rates[3]`.
-        kind: what is wrong.
+        kind: what is wrong, one of `nupi.monitor.KINDS`.
         severity: "severe" if the run will not get well by itself, "moderate" if it could be better, "note" if
             nothing is wrong.
         evidence: a sentence with the numbers it was found by.
@@ -32,9 +51,13 @@ class Finding:
         steps: the first and the last step that show it.
 
     Example:
-        >>> found = Finding("rate", "slow", "mild", "the violation is still 0.2", "raise ki to about 0.4", (1, 500))
+        >>> found = Finding("rate", "slow", "moderate", "the violation is still 0.2", "Raise ki to about 0.4", (1, 500))
         >>> found.kind, found.advice
-        ('slow', 'raise ki to about 0.4')
+        ('slow', 'Raise ki to about 0.4')
+        >>> print(found)
+        'rate' is slow: the violation is still 0.2. Raise ki to about 0.4.
+        >>> KINDS
+        ('diverging', 'oscillating', 'infeasible', 'overshoot', 'slow', 'noisy', 'inactive', 'capped')
     """
 
     constraint: str

@@ -60,6 +60,14 @@ class Record:
         columns: what the columns of a row are.
         keep: how many of the last steps to keep in full.
         info: what was run: versions, the problem, the optimizer.
+
+    Example:
+        >>> from nupi.monitor import Played, replay
+        >>> violation, multiplier = torch.tensor([[2.0], [1.0]]), torch.tensor([[0.2], [0.3]])
+        >>> record = replay({"norm": Played(violation, multiplier)})  # `nupi.monitor.read` makes one of a file
+        >>> [norm] = record.series(record.columns.groups["norm"])
+        >>> norm.steps.tolist(), norm.violation.tolist(), norm.multiplier.tolist()
+        ([1.0, 2.0], [2.0, 1.0], [0.2, 0.3])
     """
 
     def __init__(self, columns: Columns, keep: int, info: Mapping[str, Any] | None = None) -> None:

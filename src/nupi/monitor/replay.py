@@ -26,6 +26,14 @@ class Played:
         inequality: whether the multipliers are kept at 0 or above.
         dual: what its dual optimizer is called.
         gains: of the dual optimizer, such as `ki` and `kp`.
+
+    Example:
+        >>> from nupi.monitor import diagnose
+        >>> t = torch.arange(400.0)[:, None] / 8
+        >>> run = Played(t.cos(), t.sin(), inequality=False, dual="NuPI", gains={"ki": 0.125, "kp": 0.0})
+        >>> [finding] = diagnose(replay({"sum": run}))
+        >>> finding.kind, finding.advice
+        ('oscillating', 'Kp is 0: raise it to about 1.99')
     """
 
     violation: torch.Tensor

@@ -62,6 +62,7 @@ SHORTEST = 8  # steps that say anything
 _GROWTH = 3.0
 _BLOW_UP = 1e3
 _PAST = 0.22
+_LATE = 0.02  # of a run: a record that begins later has no beginning
 _SHAKE = 0.3
 
 
@@ -193,6 +194,8 @@ def noisy(case: Case) -> Finding | None:
 
 def overshoot(case: Case) -> Finding | None:
     """The violation goes far past zero before it comes back, or stays there while its multiplier unwinds."""
+    if float(case.steps[0]) > _LATE * float(case.steps[-1]):
+        return None  # one of a large group, seen from when it was among the worst: its beginning is not known
     past, where = shape.past_zero(case.e)
     size = case.size
     if size == 0.0 or past < _PAST * size or past < 6.0 * shape.white_noise(case.e):

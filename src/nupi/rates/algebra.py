@@ -202,7 +202,16 @@ class Gap(Expression):
 
 
 def stack(*several: Expression) -> Expression:
-    """Expressions as one vector: `stack(a, b).at_most(0.1)` bounds each of them, and so the largest."""
+    """Expressions as one vector: `stack(a, b).at_most(0.1)` bounds each of them, and so the largest.
+
+    Example:
+        >>> from nupi import rates
+        >>> errors = stack(rates.false_positive_rate(), rates.false_negative_rate())
+        >>> logits, labels = torch.tensor([2.0, 1.0, 1.0, -3.0]), torch.tensor([1, 1, 0, 0])
+        >>> errors.measure([(logits, labels)])  # one of two negatives, none of two positives
+        tensor([0.5000, 0.0000], dtype=torch.float64)
+        >>> constraint = errors.at_most(0.1)  # two inequalities
+    """
     if not several or not all(isinstance(one, Expression) for one in several):
         raise TypeError(f"stack takes expressions of rates, but {several!r} came")
     return Stack(*several)

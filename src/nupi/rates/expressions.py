@@ -34,7 +34,23 @@ class Interval(NamedTuple):
 
 
 class Expression:
-    """A vector of numbers that are measured on rows. Made by the functions of `nupi.rates`, not by hand."""
+    """A vector of numbers that are measured on rows. Made by the functions of `nupi.rates`, not by hand.
+
+    Add, subtract and divide expressions, multiply them by numbers, and bound them: `<=` and `>=` make a `Constraint`.
+
+    Example:
+        >>> from nupi import rates
+        >>> logits, labels = torch.tensor([2.0, -1.0, 1.0, -3.0]), torch.tensor([1, 1, 0, 0])
+        >>> groups = torch.tensor([0, 0, 1, 1])
+        >>> (rates.false_positive_rate() / 2 + 0.1).measure([(logits, labels)])  # one of two negatives
+        tensor([0.3500], dtype=torch.float64)
+        >>> positive = rates.positive_rate(groups=2)
+        >>> positive.names
+        ('positive rate, group 0', 'positive rate, group 1')
+        >>> positive.measure([(logits, labels, groups)])
+        tensor([0.5000, 0.5000], dtype=torch.float64)
+        >>> constraint = positive.gap() <= 0.05
+    """
 
     size: int
     names: tuple[str, ...]

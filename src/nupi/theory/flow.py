@@ -37,6 +37,20 @@ class FlowProblem:
     Args:
         f: x of shape (n,) to a scalar.
         h: x of shape (n,) to the violations, of shape (c,).
+
+    With multipliers mu, its Lagrangian is L(x, mu) = f(x) + mu . h(x), and a solution has h(x) = 0 and
+    grad_x L(x, mu) = 0.
+
+    Example:
+        >>> circle = FlowProblem(f=lambda x: x.sum(), h=lambda x: x.square().sum(dim=0, keepdim=True) - 2)
+        >>> x, mu = torch.tensor([-1.0, -1.0]), torch.tensor([0.5])  # the lowest point of the circle
+        >>> circle.h(x)
+        tensor([0.])
+        >>> grad(circle.lagrangian)(x, mu)
+        tensor([0., 0.])
+        >>> circle.curvature(x, mu)  # mu times the Hessian of h, which is 2 I
+        tensor([[1., 0.],
+                [0., 1.]])
     """
 
     f: Objective
@@ -159,7 +173,22 @@ def solve_oscillator(
     method: Method = "DOP853",
     tolerance: float = 1e-10,
 ) -> Trajectory:
-    """The same trajectory as `solve_flow`, from the second-order system."""
+    """The same trajectory as `solve_flow`, from the second-order system; arguments as there.
+
+        x''  = -Phi x' - J mu'
+        mu'' = ki J^T x' + kp J^T x'' + kp Xi
+
+    Phi is the Hessian of the Lagrangian in x, the columns of J are the gradients of the constraints, and
+    Xi_c = x'^T hess h_c x'.
+
+    Example:
+        >>> game = FlowProblem(f=lambda x: 0 * x.sum(), h=lambda x: x)  # only x = 0 is feasible
+        >>> for kp in (0.0, 2.0):
+        ...     run = solve_oscillator(game, [1.0], ki=1.0, kp=kp, times=[0.0, math.pi, 2 * math.pi])
+        ...     print(kp, [round(x, 3) for x in run.x.flatten().tolist()])
+        0.0 [1.0, -1.0, 1.0]
+        2.0 [1.0, 0.179, 0.014]
+    """
     x0, mu0 = _start(problem, x0, mu0, ki, kp)
     start = oscillator_start(problem, ki, kp, x0, mu0)
     states = integrate(oscillator(problem, ki, kp, len(x0)), start, times, method=method, tolerance=tolerance)

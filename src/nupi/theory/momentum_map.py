@@ -20,7 +20,18 @@ __all__ = ["Momentum", "as_momentum", "as_nupi"]
 
 
 class Momentum(NamedTuple):
-    """The arguments of `nupi.UnifiedMomentum`."""
+    """The arguments of `nupi.UnifiedMomentum`; `nupi.as_nupi` gives the gains of the same method.
+
+        phi_{t+1}   = beta phi_t + alpha e_t
+        theta_{t+1} = theta_t + phi_{t+1} + beta gamma (phi_{t+1} - phi_t)
+
+    Example:
+        >>> nesterov = Momentum(alpha=0.5, beta=0.5, gamma=1.0)
+        >>> nesterov.name
+        'Nesterov'
+        >>> as_nupi(*nesterov)
+        {'ki': 1.0, 'kp': -0.5, 'nu': 0.5}
+    """
 
     alpha: float
     beta: float

@@ -29,7 +29,25 @@ NEAR = 1e-3  # eigenvalues and eigenvectors this close are one, split by roundin
 
 
 class Regime(enum.Enum):
-    """How the system moves; directions with eigenvalue zero stand still and have no part in it."""
+    """How the system moves; directions with eigenvalue zero stand still and have no part in it.
+
+    With one variable of curvature h and one constraint of slope a, the damping ratio decides:
+
+        zeta = (h + kp a^2) / (2 |a| sqrt(ki))
+
+    It is below 0 if the system diverges, 0 if it is undamped, between 0 and 1 underdamped, 1 critically damped and
+    above 1 overdamped.
+
+    Example:
+        >>> for kp in (0.0, 1.0, 2.0, 3.0):  # a bilinear game: h = 0, a = 1
+        ...     print(kp, regime(0.0, 1.0, ki=1.0, kp=kp).value)
+        0.0 undamped
+        1.0 underdamped
+        2.0 critically damped
+        3.0 overdamped
+        >>> regime(0.0, 1.0, ki=1.0, kp=2.0) is Regime.CRITICALLY_DAMPED
+        True
+    """
 
     DIVERGENT = "divergent"
     DIVERGENT_OSCILLATION = "divergent with oscillation"

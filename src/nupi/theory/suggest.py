@@ -42,7 +42,21 @@ SOME_STEPS = 1000.0  # within which a violation is taken to settle if nobody say
 
 
 class Suggestion(NamedTuple):
-    """Gains for one group of constraints, of the group's shape; `NuPI` takes such tensors as they are."""
+    """Gains for one group of constraints, of the group's shape; `NuPI` takes such tensors as they are.
+
+    With a `ki` that was given, lr the step size of SGD, a = `slope` and h = `curvature`,
+
+        kp = max(0, (2 a sqrt(ki / lr) - h) / a^2)
+
+    Example:
+        >>> import nupi
+        >>> x = torch.tensor([0.3, 0.0], requires_grad=True)
+        >>> lagrangian = nupi.Lagrangian({"sum": nupi.Equality()})
+        >>> found = suggest_gains([x], lagrangian, x.square().sum(), {"sum": x.sum() - 1}, lr=0.1, ki=0.4)["sum"]
+        >>> found.kp
+        tensor([1.8284])
+        >>> dual = nupi.NuPI(lagrangian.parameters(), ki=found.ki, kp=found.kp)
+    """
 
     ki: torch.Tensor
     kp: torch.Tensor

@@ -40,6 +40,25 @@ class Budget:
         unit: "parameters", "flops" or "latency".
         limit: the share of the whole network that may be left.
         smallest: the share that is left if all gates close.
+
+    With z the gates and share(p) the size of the network if the gates are open with probabilities p, as a share of
+    the whole network, the violation and its gradient are
+
+        value      share([median of z > 0]) - limit
+        gradient   that of share(P(z > 0))
+
+    Example:
+        >>> import nupi
+        >>> model = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 2))
+        >>> nupi.gates.attach(model, "0")
+        ['0']
+        >>> limit = nupi.gates.budget(model, torch.randn(16, 8), parameters=0.8)
+        >>> limit().item()  # all gates are open: the whole network is 0.2 too large
+        0.2
+        >>> limit.fit()  # how many gates it closes
+        1
+        >>> limit.realised().item()  # 3 (8 + 1) and 3 * 2 + 2 of 46 parameters
+        0.7609
     """
 
     def __init__(

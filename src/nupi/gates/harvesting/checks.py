@@ -13,7 +13,21 @@ from nupi.gates.graph import inside_wrapper, unchanged
 
 
 class HarvestError(ValueError):
-    """The model cannot be made smaller as asked; it is as it was."""
+    """The model cannot be made smaller as asked; it is as it was.
+
+    Example:
+        >>> import nupi
+        >>> model = nn.Sequential(nn.Linear(8, 4), nn.Softmax(dim=1))
+        >>> nupi.gates.attach(model, "0")
+        ['0']
+        >>> with torch.no_grad():
+        ...     _ = model[0].gate.log_alpha[1:].fill_(-5.0)  # a softmax gives a closed channel a share too
+        >>> nupi.gates.harvest(model, torch.randn(16, 8))
+        Traceback (most recent call last):
+        nupi.gates.harvesting.checks.HarvestError: closed channels of '0' cannot be taken out: ...
+        >>> list(nupi.gates.harvest(model, torch.randn(16, 8), partial=True).stuck)  # leaves them in
+        ['0']
+    """
 
 
 def check_model(model: nn.Module) -> None:

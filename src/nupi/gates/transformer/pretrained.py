@@ -34,6 +34,23 @@ def from_pretrained(model_class: type[Any], path: Any, **options: Any) -> Any:
         model_class: the class of the model, such as `transformers.LlamaForCausalLM`.
         path: as for the class's own `from_pretrained`.
         options: the same.
+
+    Example:
+        >>> import tempfile
+        >>> from transformers import GPT2Config, GPT2Model
+        >>> import nupi
+        >>> config = GPT2Config(n_layer=1, n_head=4, n_embd=16, vocab_size=9, bos_token_id=0, eos_token_id=0)
+        >>> model, tokens = GPT2Model(config), torch.arange(9)[None]
+        >>> nupi.gates.attach_transformer(model, mlps=None)
+        ['h.0.attn.c_proj']
+        >>> with torch.no_grad():
+        ...     _ = model.h[0].attn.c_proj.gate.log_alpha[1:].fill_(-5.0)  # close three of four heads
+        >>> small = nupi.gates.harvest(model, tokens).model
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     small.save_pretrained(folder)
+        ...     loaded = nupi.gates.from_pretrained(GPT2Model, folder)
+        >>> loaded.h[0].attn.num_heads, torch.equal(loaded(tokens)[0], small(tokens)[0])
+        (1, True)
     """
 
     class Narrow(model_class):  # type: ignore[misc]

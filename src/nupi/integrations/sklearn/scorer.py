@@ -35,6 +35,16 @@ def constrained_scorer(
         tolerance: the violation to put up with; rows of a fold are few, so that a little may be chance.
         pos_label: the class that is positive; the last of two in sorted order unless given.
         intersections: whether the groups are the combinations of the sensitive attributes.
+
+    Example:
+        >>> from sklearn.dummy import DummyClassifier
+        >>> from sklearn.linear_model import LogisticRegression
+        >>> X, y = [[0.0], [1.0], [2.0], [3.0]], [0, 0, 1, 1]
+        >>> score = constrained_scorer({"positive_rate": 0.6})  # at most 60% positive decisions
+        >>> score(LogisticRegression().fit(X, y), X, y)  # it has 50%, so this is its accuracy
+        1.0
+        >>> score(DummyClassifier(strategy="constant", constant=1).fit(X, y), X, y)  # it has 100%, 0.4 too many
+        -0.4
     """
     return make_scorer(
         ConstrainedScore(

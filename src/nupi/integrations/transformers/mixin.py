@@ -50,6 +50,35 @@ class ConstrainedMixin(_Base):  # type: ignore[misc]
             default `nupi.SelfTuned` with a quarter of the training's steps.
         tolerance: the violation that still counts as met in evaluations: a number, or one by constraint name.
         columns: columns of the data set for `violations` alone: they are kept in the batch, and from the model.
+
+    Example:
+        >>> import tempfile
+        >>> from functools import partial
+        >>> from transformers import Trainer, TrainingArguments
+        >>> import nupi
+        >>> class Regression(torch.nn.Linear):
+        ...     def forward(self, x, labels):
+        ...         answers = super().forward(x).squeeze(1)
+        ...         return {"loss": (answers - labels).square().mean(), "answers": answers}
+        >>> class ConstrainedRegression(ConstrainedMixin, Trainer):  # or trl.SFTTrainer, or one of your own
+        ...     pass
+        >>> def violations(model, inputs, outputs):  # the mean answer to group 1 is 0.5
+        ...     return {"group 1": 0.5 - outputs["answers"][inputs["group"] == 1].mean()}
+        >>> data = [{"x": torch.ones(2), "labels": 0.0, "group": i % 2} for i in range(64)]
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     trainer = ConstrainedRegression(
+        ...         Regression(2, 1, bias=False),
+        ...         TrainingArguments(folder, max_steps=4, save_strategy="no", report_to=[], use_cpu=True),
+        ...         train_dataset=data,
+        ...         constraints={"group 1": nupi.Equality()},
+        ...         violations=violations,
+        ...         dual=partial(nupi.NuPI, ki=0.1),
+        ...         columns=["group"],  # for `violations`, not for the model
+        ...     )
+        ...     _ = trainer.train()  # it prints its progress
+        {'train_runtime': ...}
+        >>> bool(trainer.lagrangian.multipliers["group 1"] != 0)
+        True
     """
 
     def __init__(
