@@ -13,7 +13,7 @@ from nupi.rule import FORMS, INITS
 
 SGD = partial(torch.optim.SGD, lr=0.05, momentum=0.8)
 ADAM = partial(torch.optim.Adam, lr=0.03, betas=(0.8, 0.95))
-STEPS = 60
+STEPS = 30
 
 DUALS = {
     "nupi": nupi.NuPI,

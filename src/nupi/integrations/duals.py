@@ -47,15 +47,15 @@ def make_dual(
         steps: the optimizer steps of the whole training.
         primal: the optimizers of the model.
     """
-    if isinstance(dual, torch.optim.Optimizer):
-        return dual
     if dual is None:
         return default_dual(lagrangian, steps, primal)
-    made = dual(lagrangian.parameters())
+    made = dual if isinstance(dual, torch.optim.Optimizer) else dual(lagrangian.parameters())
     if not isinstance(made, torch.optim.Optimizer):
         raise TypeError(
             f"dual made {made!r} of the multipliers; it must make a torch optimizer that maximizes"
         )
+    if isinstance(made, SelfTuned):
+        made.check_length(steps)
     return made
 
 

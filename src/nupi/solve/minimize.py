@@ -162,6 +162,8 @@ class _Loop:
         self.primal = make_optimizer(primal, self.x.values(), {}, "primal")
         known = _known_to_self_tuned(dual, self.primal, steps)
         self.dual = make_optimizer(dual, self.lagrangian.parameters(), known, "dual")
+        if isinstance(self.dual, SelfTuned):
+            self.dual.check_length(steps)
         if any(group.get("maximize") for group in self.primal.param_groups):
             raise ValueError("primal would maximize the Lagrangian over x; leave maximize=True out")
         if not all(group.get("maximize") for group in self.dual.param_groups):

@@ -19,7 +19,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from nupi.solve.kkt import infeasibility, kkt_residuals
 from nupi.solve.rules import DualRule, rule_of
-from nupi.solve.step import TRACING, Block, Leaves, differentiate, evaluate_batch, take_step, under
+from nupi.solve.step import Block, Leaves, differentiate, evaluate_batch, take_step, tracing, under
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -213,7 +213,7 @@ class Program:
                 return self._step(dict(zip(names, flat, strict=True)), first=False, seen=seen)
 
             # Tracing runs the step, so it is given copies to move.
-            with TRACING:
+            with tracing():
                 traced = make_fx(step)(*(tensor.clone() for tensor in self.tensors.values()))
             traced.graph.eliminate_dead_code()
             traced.recompile()

@@ -5,6 +5,7 @@ First e = c(x) moves theta by its rule, and theta is projected; then x moves alo
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, TypeAlias
@@ -12,17 +13,30 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from nupi.rule import Gain
     from nupi.solve.problem import Problem
     from nupi.solve.rules import Rule, TorchRule
 
-TRACING = Lock()
-"""Held while a step is traced: torch traces in one thread of a process at a time."""
+_TRACING = Lock()  # torch traces in one thread of a process at a time
 
 Leaves: TypeAlias = "dict[str, torch.Tensor]"
 Evaluate: TypeAlias = "Callable[[Problem, Leaves], tuple[torch.Tensor, torch.Tensor]]"
+
+
+@contextmanager
+def tracing() -> Iterator[None]:
+    """Trace a step in here: one thread at a time, with one table of shapes for the whole trace.
+
+    Without it torch makes a table for every operation that it notes, which takes most of the time.
+    """
+    from torch._guards import TracingContext
+    from torch._guards import tracing as context
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with _TRACING, context(TracingContext(FakeTensorMode(allow_fallback_kernels=True))):
+        yield
 
 
 @dataclass(frozen=True)

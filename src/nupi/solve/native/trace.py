@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from nupi.solve.step import TRACING
+from nupi.solve.step import tracing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ def trace_one(
     """
     table = _definitions() if simplify else None
     ones = [tensor.select(-1, 0).clone() for tensor in tensors]
-    with TRACING:
+    with tracing():
         traced = make_fx(step, decomposition_table=table)(*ones)
     traced.graph.eliminate_dead_code()
     return traced
