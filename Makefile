@@ -33,7 +33,7 @@ $(VENV)/.dev: $(VENV)/.paper $(INPUTS)
 
 demo: $(VENV)/.paper ## the main result: a table, a figure, the claims
 	@# Exit code 1 says that a claim of the paper did not hold, which is a result and not an error.
-	$(BIN)/nupi reproduce svm-dynamics svm-sensitivity --out out/demo || [ $$? -eq 1 ]
+	$(BIN)/nupi reproduce svm-dynamics svm-sensitivity svm-cells --out out/demo || [ $$? -eq 1 ]
 
 test: $(VENV)/.dev ## every test but the long ones
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal -m "not nightly" $(ARGS)
@@ -41,9 +41,10 @@ test: $(VENV)/.dev ## every test but the long ones
 # Other people's warnings are not errors here: old versions warn of what newer ones have mended.
 oldest: $(VENV)/.dev ## the front ends, with the oldest versions that are promised: make oldest VENV=.venv-oldest
 	$(BIN)/python -m pip install --quiet transformers==4.50.0 accelerate==1.1.0 trl==0.17.0 datasets==3.0.0 \
-		lightning==2.5.0 pytorch-lightning==2.5.0
+		lightning==2.5.0 pytorch-lightning==2.5.0 scikit-learn==1.6.0
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto -o filterwarnings=default \
-		tests/integrations/test_trainer*.py tests/integrations/test_trl.py tests/integrations/test_lightning.py $(ARGS)
+		tests/integrations/test_trainer*.py tests/integrations/test_trl.py tests/integrations/test_lightning.py \
+		tests/integrations/sklearn $(ARGS)
 
 nightly: $(VENV)/.dev ## the long tests, and the property tests on ten times as many examples
 	NUPI_HYPOTHESIS=nightly OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --timeout 3600 \

@@ -123,19 +123,20 @@ def _body(block: re.Match[str], folder: Path) -> str:
     kept = read(folder / block["run"] / "summary.json")
     if block["what"] == "claims":
         rows = [[claim["claim"], claim["paper"], claim["here"], _verdict(claim)] for claim in kept.claims]
-        return _markdown(["claim", "paper", "here", "holds"], rows)
+        return markdown(["claim", "paper", "here", "holds"], rows)
     number, tables = int(block["what"].split()[1]), kept.summary.get("tables", [])
     if number >= len(tables):
         raise EvidenceError(f"{block['run']} has {len(tables)} tables, so that there is no table {number}")
     table = tables[number]
-    return _markdown(table["columns"], table["rows"])
+    return markdown(table["columns"], table["rows"])
 
 
 def _verdict(claim: dict[str, Any]) -> str:
     return "yes" if claim["holds"] else "**no**"
 
 
-def _markdown(columns: list[str], rows: list[list[Any]]) -> str:
+def markdown(columns: list[str], rows: list[list[Any]]) -> str:
+    """A table; a number has four digits, and None is an empty cell."""
     lines = [columns, ["---"] * len(columns), *rows]
     return "".join(f"| {' | '.join(map(_cell, line))} |\n" for line in lines)
 

@@ -28,6 +28,7 @@ COLOURS: dict[str, str] = {
     "nesterov": "#009E73",
     "adam": "#56B4E9",
     "pid": "#117733",
+    "self-tuned": "#2E8B57",
     "unconstrained": "#777777",
 }
 
@@ -40,6 +41,7 @@ LABELS: dict[str, str] = {
     "nesterov": "Nesterov",
     "adam": "Adam",
     "pid": "PID",
+    "self-tuned": "SelfTuned",
     "unconstrained": "Unconstrained",
 }
 

@@ -18,6 +18,7 @@ MODULES: tuple[str, ...] = (
     "nupi.paper.fairness.nu",
     "nupi.paper.fairness.ki",
     "nupi.paper.rivals.targets",
+    "nupi.paper.self_tuned.svm_cells",
     "nupi.paper.self_tuned.target",
     "nupi.paper.self_tuned.sensitivity",
     "nupi.paper.sparsity.global_",

@@ -5,10 +5,12 @@ import inspect
 import pandas as pd
 import pytest
 import torch
+from rich.console import Console
 
 import nupi
 from nupi.optim import self_tuning
-from nupi.paper.self_tuned import sensitivity, tables, target
+from nupi.paper.runner import TargetRun
+from nupi.paper.self_tuned import sensitivity, svm_cells, tables, target
 from nupi.paper.self_tuned.methods import METHODS
 from nupi.paper.self_tuned.runs import TASKS, solve
 
@@ -97,3 +99,16 @@ def test_each_constant_of_the_rule_is_changed_to_both_sides():
     for name in sensitivity.CONSTANTS:
         low, high = (change["constants"][name] for change in changes if name in change.get("constants", {}))
         assert low < getattr(self_tuning, name) < high
+
+
+def test_the_cells_of_the_svm_at_smoke_scale(tmp_path):
+    """The paper's own cell and one in another unit; omnisafe's gains are for neither."""
+    console = Console(quiet=True)
+    run = TargetRun("svm-cells", "smoke", tmp_path / "svm-cells", console)
+    (claim,) = svm_cells.svm_cells(run)
+    assert claim.holds
+    ((title, rows),) = [(each["title"], each["rows"]) for each in run.tables]
+    assert "worst violation" in title
+    assert [row[0] for row in rows] == ["omnisafe PID", "SelfTuned"]
+    assert rows[0][-1] != rows[1][-1] == "2 of 2"
+    assert (tmp_path / "svm-cells" / "figure.png").stat().st_size > 10_000

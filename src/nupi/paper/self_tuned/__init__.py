@@ -1,1 +1,1 @@
-"""Gains that find themselves, against gains set by hand: problems, runs and the target `self-tuned`."""
+"""Gains that find themselves, against gains set by hand: problems, runs, and the targets that show them."""

@@ -58,7 +58,21 @@ def solve(
             setattr(self_tuning, name, value)
 
 
-def _train(task: Task, name: str) -> dict[str, Any]:
+def follow(*, name: str, method: str, every: int = 10) -> dict[str, Any]:
+    """One cell of the SVM: its numbers, and the distance of its multipliers to lambda* every so many steps."""
+    torch.set_num_threads(1)
+    path: list[float] = []
+
+    def see(step: int, lagrangian: nupi.Lagrangian) -> None:
+        if step % every == 0:
+            path.append(_distance(name, lagrangian))
+
+    return {**_train(quadratics.svm_cell(name), method, see), "path": path}
+
+
+def _train(
+    task: Task, name: str, see: Callable[[int, nupi.Lagrangian], None] | None = None
+) -> dict[str, Any]:
     method = METHODS[name]
     groups = {each: method.constraint(constraint) for each, constraint in task.constraints.items()}
     lagrangian = nupi.Lagrangian(groups, penalty=method.penalty)
@@ -69,6 +83,8 @@ def _train(task: Task, name: str) -> dict[str, Any]:
         try:
             for step in range(task.steps):
                 loss, violations = task.evaluate()
+                if see is not None:
+                    see(step, lagrangian)
                 if step % task.dual_every == 0:
                     lagrangian.ascend(dual, violations if task.measure is None else task.measure())
                 lagrangian(loss, violations).backward()
@@ -80,8 +96,13 @@ def _train(task: Task, name: str) -> dict[str, Any]:
             return {"violation": 1e9, "multiplier": 1e9, "diverged": True}
     found = {**task.judge(), "multiplier": largest}
     if task.name.startswith("SVM"):
-        from nupi.paper.svm.problem import svm
-
-        unit = quadratics.CELLS[task.name.removeprefix("SVM, ")][2]
-        found["lambda"] = float(svm().distance(unit * lagrangian.multipliers["margin"]))
+        found["lambda"] = _distance(task.name.removeprefix("SVM, "), lagrangian)
     return {key: value if math.isfinite(value) else 1e9 for key, value in found.items()}
+
+
+def _distance(cell: str, lagrangian: nupi.Lagrangian) -> float:
+    """How far the multipliers of a cell are from lambda*, in the paper's unit."""
+    from nupi.paper.svm.problem import svm
+
+    _, _, unit = quadratics.CELLS[cell]
+    return float(svm().distance(unit * lagrangian.multipliers["margin"]))
