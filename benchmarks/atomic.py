@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Nothing:
     """Keeps nothing, and could undo nothing."""
 
-    def __init__(self, *_: object) -> None:
+    def __init__(self, *_: object, **__: object) -> None:
         """Take what `Snapshot` takes."""
 
 

@@ -17,7 +17,7 @@ import nupi
 from benchmarks.timing import Row, best_times, listed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from multiprocessing.connection import Connection
 
 RANKS = 2
@@ -25,28 +25,39 @@ SIZES = (10, 1_000, 100_000)
 
 
 def run() -> list[Row]:
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    with tempfile.TemporaryDirectory() as folder:
-        ranks = [
-            context.Process(target=work, args=(rank, f"file://{folder}/point", theirs if rank == 0 else None))
-            for rank in range(RANKS)
-        ]
-        for rank in ranks:
-            rank.start()
-        for rank in ranks:
-            rank.join()
     rows = []
-    for size, times in ours.recv().items():
+    for size, times in measured(RANKS, SIZES).items():
         ratio = times["ascend"] / times["all-reduce"]
         rows.append(Row(f"{size:,} multipliers: ascend / all-reduce", ratio, "", None, listed(times)))
     return rows
 
 
-def work(rank: int, init: str, pipe: Connection | None) -> None:
+def measured(count: int, sizes: Sequence[int]) -> dict[int, dict[str, float]]:
+    """The times of rank 0 out of `count`, by number of multipliers."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    with tempfile.TemporaryDirectory() as folder:
+        ranks = [
+            context.Process(
+                target=work,
+                args=(rank, count, sizes, f"file://{folder}/point", theirs if rank == 0 else None),
+            )
+            for rank in range(count)
+        ]
+        for rank in ranks:
+            rank.start()
+        for rank in ranks:
+            rank.join()
+    if any(rank.exitcode for rank in ranks):  # else one would wait for ever for what was never sent
+        raise RuntimeError(f"the ranks ended with {[rank.exitcode for rank in ranks]}")
+    times: dict[int, dict[str, float]] = ours.recv()
+    return times
+
+
+def work(rank: int, count: int, sizes: Sequence[int], init: str, pipe: Connection | None) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=init, rank=rank, world_size=RANKS)
-    times = {size: best_times(functions(size), rounds=40, calls=10) for size in SIZES}
+    dist.init_process_group("gloo", init_method=init, rank=rank, world_size=count)
+    times = {size: best_times(functions(size), rounds=40, calls=10) for size in sizes}
     if pipe is not None:
         pipe.send(times)
     dist.destroy_process_group()
