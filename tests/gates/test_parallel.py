@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch._inductor.config
 from gates import parallel
 from gates.networks import IMAGES, chain, gated
 from gates.transformers_tiny import gpt2
@@ -43,32 +44,41 @@ def test_a_gated_norm_that_was_converted_to_sync_batch_norm_is_refused():
 
 
 @pytest.mark.filterwarnings("ignore")  # torch's compiler warns of its own doings
-@pytest.mark.parametrize("build", ["chain", "gpt2"])
-def test_a_compiled_model_computes_and_trains_as_the_plain_one(build):
+@pytest.mark.parametrize(
+    ("build", "backend"),
+    [
+        ("chain", "aot_eager"),
+        pytest.param("chain", "inductor", marks=pytest.mark.nightly),
+        ("gpt2", "aot_eager"),
+        pytest.param("gpt2", "inductor", marks=pytest.mark.nightly),
+    ],
+)
+def test_a_compiled_model_computes_and_trains_as_the_plain_one(build, backend):
     torch._dynamo.reset()
     if build == "chain":
         model, example = gated(chain), IMAGES
     else:
         model, example = gpt2()
         gates.attach_transformer(model)
-    compiled = torch.compile(model, backend="aot_eager")
+    compiled = torch.compile(model, backend=backend)
 
     def number(net):
         output = net(example)
         return (output if build == "chain" else output.logits).square().mean()
 
     results = []
-    for net in (model, compiled):
-        torch.manual_seed(3)
-        model.train().zero_grad()
-        for module in model.modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                module.reset_running_stats()
-        loss = number(net)
-        loss.backward()
-        gradients = [phi.grad.clone() for phi in gates.gate_parameters(model)]
-        model.eval()
-        results.append([loss.detach(), number(net).detach(), *gradients])
+    with torch._inductor.config.patch(fallback_random=True):  # gates draw their noise as eager code does
+        for net in (model, compiled):
+            torch.manual_seed(3)
+            model.train().zero_grad()
+            for module in model.modules():
+                if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                    module.reset_running_stats()
+            loss = number(net)
+            loss.backward()
+            gradients = [phi.grad.clone() for phi in gates.gate_parameters(model)]
+            model.eval()
+            results.append([loss.detach(), number(net).detach(), *gradients])
     torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
     with pytest.raises(gates.HarvestError, match=r"pass model\._orig_mod"):
         gates.harvest(compiled, example)
