@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import torch
 
 from nupi import distributed
-from nupi.ascent import NonFiniteViolationError, Refusals, steps_in_graph, take_step
+from nupi.ascent import NonFiniteViolationError, Refusals, Repeat, steps_in_graph, take_step
 from nupi.constraints import checked_penalty
 from nupi.multipliers import MultiplierModule
 from nupi.violations import Move, Target, Violation, as_violation
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from nupi.violations.base import Reduce
 
 Violations: TypeAlias = "Mapping[str, torch.Tensor | Violation]"
+
+
+_OWN = {"_observer": None, "_repeat": None, "_last": None}  # what a copy begins without
 
 
 class Ascent(NamedTuple):
@@ -82,6 +85,8 @@ class Lagrangian(MultiplierModule):
         None  # made at the first step of many processes, once they have the same constraints
     )
 
+    _repeat: Repeat | None = None  # the last step, if the next one may be like it
+    _last: tuple[Any, ...] | None = None  # whose step that was, with which gains, and over which constraints
     _observer: Any = None  # the dual that moves these multipliers, if it wants to see losses with their graph
 
     def __init__(
@@ -151,29 +156,54 @@ class Lagrangian(MultiplierModule):
             return
         if not self._refusals.silent:
             self._raise_refused(wait=False)
+        elif self._repeat is not None and not torch.compiler.is_compiling() and self._is_alone():
+            errors = self._repeat.take(dual, self._parameters, self.constraints, violations)
+            if errors is not None:
+                if self._listeners:
+                    self._tell(dual, self._repeat.moves(errors))
+                return
         observer = dual if hasattr(dual, "observe") else None
         if observer is not self._observer and not torch.compiler.is_compiling():
             self._observer = observer
         together: Together | None = None
         with torch.set_grad_enabled(False):
-            if self.reduce is not None and distributed.world_size(self.group) > 1:
-                together, moves = self._join(dual, violations)
-            else:
+            if self._is_alone():
                 moves = []
                 for target, violation in self._paired(violations):
                     move = violation.error(target)
                     if move is not None:
                         moves.append(move)
+            else:
+                together, moves = self._join(dual, violations)
             if moves:
                 take = self._take_and_explain if self._listeners else take_step
                 finite = take(dual, moves, together)
                 if finite is not None:
                     self._refusals.note(self._flags(), moves, finite)
+                elif together is None:
+                    self._expect_more(dual, moves, violations)
             if together is not None and self._drift is not None:
-                self._drift.remember({name: self._multiplier(name) for name in self.constraints}, dual)
-        if self._listeners and moves:
-            for listener in list(self._listeners):
-                listener.callback(Ascent(dual, moves))
+                multipliers: Any = {name: self._parameters[name] for name in self.constraints}
+                self._drift.remember(multipliers, dual)
+        if moves:
+            self._tell(dual, moves)
+
+    def _is_alone(self) -> bool:
+        """Whether there is no other process to join violations with."""
+        return self.reduce is None or distributed.world_size(self.group) == 1
+
+    def _tell(self, dual: torch.optim.Optimizer, moves: Sequence[Move]) -> None:
+        for listener in list(self._listeners) if self._listeners else ():
+            listener.callback(Ascent(dual, moves))
+
+    def _expect_more(self, dual: torch.optim.Optimizer, moves: list[Move], violations: Violations) -> None:
+        """Get ready for more steps like this one, from the second of them on."""
+        if torch.compiler.is_compiling():
+            return
+        this = (id(dual), getattr(dual, "gains_seen", None), *violations)
+        again = self._last == this and len(moves) == len(violations)
+        self.__dict__["_repeat"] = Repeat.of(dual, moves, self.constraints) if again else None
+        self.__dict__["_last"] = this
 
     def check(self) -> None:
         """Raise if a violation was refused that has not been reported yet; waits for the device.
@@ -271,7 +301,8 @@ class Lagrangian(MultiplierModule):
 
     def _target(self, name: str, held: Held) -> Target:
         penalty = self._penalties.get(name) if self._penalties else None
-        return Target(name, self.constraints[name], self._multiplier(name), held, penalty)
+        multiplier: Any = self._parameters[name]
+        return Target(name, self.constraints[name], multiplier, held, penalty)
 
     def _paired(self, violations: Violations) -> list[tuple[Target, Violation]]:
         """Each violation with the group that it is of."""
@@ -297,11 +328,11 @@ class Lagrangian(MultiplierModule):
         memo[id(self._listeners)] = []
         copied = type(self).__new__(type(self))
         memo[id(self)] = copied
-        copied.__dict__.update(deepcopy({**self.__dict__, "_observer": None}, memo))
+        copied.__dict__.update(deepcopy({**self.__dict__, **_OWN}, memo))
         return copied
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_listeners": [], "_observer": None}
+        return {**self.__dict__, "_listeners": [], **_OWN}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore a pickle; one of an older version gets what has been added since."""

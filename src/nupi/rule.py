@@ -105,7 +105,7 @@ def velocity_(theta: Tensors, xi: Tensors, e: Tensors, ki: Gain, kp: Gain, weigh
         add_scaled_(theta, e, damping)
     else:
         add_scaled_(theta, e, ki + damping)
-    add_scaled_(theta, xi, -damping)
+    subtract_scaled_(theta, xi, damping)
     lerp_(xi, e, weight)
 
 
@@ -158,7 +158,7 @@ def conditional_(
     velocity_(theta, xi, e, ki, kp, weight)
     if bounds.lower is not None:
         clamp_into_(beyond, e, None, 0.0)
-        add_into_(beyond, theta, -ki)
+        subtract_from_(beyond, theta, ki)
         clamp_into_(beyond, beyond, None, bounds.lower)
         for each in as_list(beyond) if bounds.lower else ():
             each.sub_(bounds.lower)
@@ -192,15 +192,23 @@ def add_scaled_(target: Tensors, x: Any, scale: Any) -> None:
         target.add_(x, alpha=scale)
 
 
-def add_into_(target: Tensors, x: Any, scale: Any) -> None:
-    """`target = x + scale * target`."""
+def subtract_scaled_(target: Tensors, x: Any, scale: Any) -> None:
+    """`target -= scale * x`."""
+    if isinstance(scale, torch.Tensor):
+        target.addcmul_(x, scale, value=-1.0)  # type: ignore[union-attr] # a list has gains that are numbers
+    else:
+        add_scaled_(target, x, -scale)
+
+
+def subtract_from_(target: Tensors, x: Any, scale: Any) -> None:
+    """`target = x - scale * target`."""
     if isinstance(target, list):
-        new = torch._foreach_add(x, target, alpha=scale)
+        new = torch._foreach_add(x, target, alpha=-scale)
         torch._foreach_copy_(target, new)
     elif isinstance(scale, torch.Tensor):
-        target.mul_(scale).add_(x)
+        torch.addcmul(x, target, scale, value=-1.0, out=target)
     else:
-        torch.add(x, target, alpha=scale, out=target)
+        torch.add(x, target, alpha=-scale, out=target)
 
 
 def copy_(target: Tensors, x: Any) -> None:

@@ -3,12 +3,14 @@
 import copy
 import io
 import math
+from functools import partial
 
 import pytest
 import torch
 from scipy.optimize import brentq
 
 import nupi
+from nupi.integrations.duals import make_dual
 from nupi.optim import self_tuning
 from nupi.plant import measure, scalings
 
@@ -48,6 +50,7 @@ def test_the_response_under_sgd_is_the_row_sum_of_the_gain_matrix():
     overlap = 1 + 2 / math.sqrt(50)
     torch.testing.assert_close(found["response"], torch.tensor([0.5, 1.0], dtype=WIDE) * overlap)
     assert found["measured_at"] == 1
+    torch.testing.assert_close(found["nu"], 1 - dual.state[lagrangian.get_parameter("rows")]["weight"])
     # The loss pulls with (-1, -1, 0) at x = 0: its length over that of each row is the multiplier that balances it.
     torch.testing.assert_close(
         dual.state[lagrangian.get_parameter("rows")]["balance"],
@@ -391,3 +394,92 @@ def test_bad_requests_are_refused():
         nupi.SelfTuned(params, steps=5, scale=0.0)
     with pytest.raises(TypeError, match="primal is a Adadelta, whose response cannot be measured"):
         nupi.SelfTuned(params, steps=5, primal=torch.optim.Adadelta([torch.zeros(1, requires_grad=True)]))
+
+
+def test_before_the_first_step_all_gains_are_zero_and_nothing_is_smoothed():
+    lagrangian = nupi.Lagrangian({"c": nupi.Inequality(3)})
+    dual = nupi.SelfTuned(lagrangian.parameters(), steps=10)
+    ((_, found),) = dual.gains().items()
+    assert found.pop("measured_at") == 0
+    assert all(torch.equal(value, torch.zeros(3)) for value in found.values())
+
+
+def test_constraints_that_neither_push_nor_are_violated_have_no_part_in_the_response_of_others():
+    _, primal, lagrangian, evaluate = quadratic(
+        kind=nupi.Inequality, optimizer=lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.5)
+    )
+    dual = nupi.SelfTuned(lagrangian.parameters(), steps=100, primal=primal)
+    train(primal, lagrangian, dual, evaluate, 1)
+    # At x = 0 the first row is met and the second violated; M = 0.1 [[5, -2], [-2, 10]].
+    overlap = 1 + 2 / math.sqrt(50)
+    expected = torch.tensor([0.5 * overlap, 1.0], dtype=WIDE)
+    torch.testing.assert_close(dual.gains()["rows"]["response"], expected)
+
+
+def test_averages_over_less_than_a_step_are_the_newest_number():
+    param = torch.zeros(1)
+    dual = nupi.SelfTuned([param], steps=1)
+    for error in (1.0, 3.0):
+        param.grad = torch.tensor([error])
+        dual.step()
+    state = dual.state[param]
+    assert [state[name].item() for name in ("mean", "slow", "e_fast", "last")] == [3.0, 3.0, 3.0, 3.0]
+
+
+def test_a_constraint_that_has_not_been_seen_yet_is_left_out_of_a_measurement():
+    x = torch.zeros(2, requires_grad=True)
+    primal = torch.optim.Adam([x], lr=0.1)
+    lagrangian = nupi.Lagrangian({"seen": nupi.Equality(), "unseen": nupi.Equality()})
+    dual = nupi.SelfTuned(lagrangian.parameters(), steps=100, primal=primal)
+    train(primal, lagrangian, dual, lambda: (x.square().sum(), {"seen": x.sum() - 1}), 3)
+    found = dual.gains()
+    assert found["seen"]["response"] > 0
+    assert lagrangian.multipliers["unseen"] == 0
+    assert not dual.state.get(lagrangian.get_parameter("unseen"))
+
+
+def test_steps_that_are_longer_than_the_run_are_warned_of_by_whoever_knows_its_length():
+    message = "steps=500 is longer than the run of 100 dual steps.*Give steps=25, a quarter of the run"
+    with pytest.warns(UserWarning, match=message):
+        nupi.minimize(
+            lambda x: x.square().sum(),
+            torch.zeros(2),
+            equality=lambda x: x.sum() - 1,
+            dual=partial(nupi.SelfTuned, steps=500),
+            steps=100,
+        )
+    lagrangian = nupi.Lagrangian({"c": nupi.Equality()})
+    with pytest.warns(UserWarning, match=message):
+        make_dual(partial(nupi.SelfTuned, steps=500), lagrangian, 100, [])
+    assert make_dual(partial(nupi.SelfTuned, steps=100), lagrangian, 100, []).param_groups[0]["steps"] == 100
+
+
+def test_a_loss_without_a_gradient_measures_nothing():
+    x = torch.ones(2, requires_grad=True)
+    primal = torch.optim.SGD([x], lr=0.1)
+    lagrangian = nupi.Lagrangian({"sum": nupi.Equality()})
+    dual = nupi.SelfTuned(lagrangian.parameters(), steps=100, primal=primal)
+    for _ in range(3):
+        violations = {"sum": x.sum() - 1}
+        lagrangian.ascend(dual, violations)
+        lagrangian(torch.tensor(2.0), violations)
+    assert dual.gains()["sum"]["response"].item() == 0.0
+
+
+def test_the_two_violations_before_a_retuning_are_noted():
+    param = torch.zeros(1)
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+    dual = nupi.SelfTuned([param], steps=64 * 10, primal=optimizer)  # a stride of ten steps
+    seen = []
+    for step in range(64 + 30):
+        error = math.sin(step)
+        param.grad = torch.tensor([error])
+        before = dual.state[param]["last"].item() if step else 0.0
+        dual.step()
+        state, phase = dual.state[param], dual.param_groups[0]["phase"]
+        if step >= 64:
+            seen.append(phase)
+            assert state["last"].item() == pytest.approx(before if phase == "resting" else error)
+            if phase != "resting" and seen[-2:-1] not in ([], ["resting"], ["watching"]):
+                assert state["change"].item() == pytest.approx(error - before)
+    assert seen == ([*["resting"] * 7, *["noting"] * 2, "watching"] * 3)

@@ -9,12 +9,14 @@
 """
 
 from nupi.ascent.finite import NonFiniteMultiplierError, NonFiniteViolationError, Refusals
+from nupi.ascent.repeat import Repeat
 from nupi.ascent.step import check_dual, steps_in_graph, take_step
 
 __all__ = [
     "NonFiniteMultiplierError",
     "NonFiniteViolationError",
     "Refusals",
+    "Repeat",
     "check_dual",
     "steps_in_graph",
     "take_step",

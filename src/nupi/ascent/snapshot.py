@@ -7,7 +7,7 @@ graph), a step with numbers that are not finite is undone on the device.
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -20,10 +20,6 @@ if TYPE_CHECKING:
     from nupi.violations import Move
 
 
-_Kept: TypeAlias = "tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None]"
-"""A tensor, what it was, the rows of it that were kept (None: all), and a mask of rows that may move (None: all)."""
-
-
 class Snapshot:
     """The multipliers that are about to move, and all that a dual optimizer keeps for them.
 
@@ -31,22 +27,23 @@ class Snapshot:
     unless the optimizer is another library's: its momentum may move other rows too.
     """
 
-    def __init__(self, dual: torch.optim.Optimizer, moves: Sequence[Move]) -> None:
+    def __init__(self, dual: torch.optim.Optimizer, moves: Sequence[Move], *, alone: bool = False) -> None:
+        """Copy what may change. `alone` says that no other step can begin before this one has ended."""
         self._dual, self._moves = dual, moves
-        ours = isinstance(dual, DualOptimizer)
-        self._kept: list[_Kept] = []
+        ours = dual if isinstance(dual, DualOptimizer) else None
+        writes = ours is None or ours.writes_groups
+        self._some: list[
+            tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+        ] = []  # a tensor, rows of it, what they were
+        self._whole: list[torch.Tensor] = []  # tensors that are kept whole
+        self._masks: list[torch.Tensor | None] = []  # and, of each, a mask of rows that may move (None: all)
         self._states: list[dict[str, Any] | None] = []
-        whole: list[tuple[torch.Tensor, torch.Tensor | None]] = []
         untouched: frozenset[str] = frozenset()
-        if isinstance(dual, DualOptimizer) and dual.writes_groups:
-            untouched = dual.untouched(some_rows=any(move.rows is not None for move in moves))
+        if ours is not None and writes:
+            untouched = ours.untouched(some_rows=any(move.rows is not None for move in moves))
         for move in moves:
-            rows, mask, theta = move.rows if ours else None, move.mask, move.multiplier
-            if rows is None:
-                whole.append((theta, mask))
-            else:
-                self._kept.append((theta, theta.index_select(0, rows), rows, mask))
-            state = dual.state.get(theta)
+            state = dual.state.get(move.multiplier)
+            self._keep(move.multiplier, move, ours)
             if state is None:
                 self._states.append(None)
                 continue
@@ -59,23 +56,25 @@ class Snapshot:
                     before[slot] = deepcopy(value)
                 elif value.layout != torch.strided:  # a sparse momentum is replaced, not written to
                     before[slot] = value.clone()
-                elif rows is None or not value.dim():
-                    whole.append((value, mask))
                 else:
-                    self._kept.append((value, value.index_select(0, rows), rows, mask))
-        copies = _copies(dual, [tensor for tensor, _ in whole])
-        self._kept += [(tensor, old, None, mask) for (tensor, mask), old in zip(whole, copies, strict=True)]
+                    self._keep(value, move, ours)
+        self._copies = _copies(ours if alone else None, self._whole)
         # Other libraries count steps, or keep averages, in their param groups.
-        writes = not isinstance(dual, DualOptimizer) or dual.writes_groups
         self._groups = [dict(group) for group in dual.param_groups] if writes else None
+
+    def _keep(self, tensor: torch.Tensor, move: Move, ours: DualOptimizer | None) -> None:
+        if ours is None or move.rows is None or not tensor.dim():
+            self._whole.append(tensor)
+            self._masks.append(move.mask)
+        else:
+            self._some.append((tensor, move.rows, tensor.index_select(0, move.rows)))
 
     def undo(self) -> None:
         """Put everything back as it was, state that was not there before included."""
-        for tensor, old, rows, _ in self._kept:
-            if rows is None:
-                tensor.copy_(old)
-            else:
-                tensor.index_copy_(0, rows, old)
+        for tensor, old in zip(self._whole, self._copies, strict=True):
+            tensor.copy_(old)
+        for tensor, rows, old in self._some:
+            tensor.index_copy_(0, rows, old)
         for move, state in zip(self._moves, self._states, strict=True):
             if state is None:
                 self._dual.state.pop(move.multiplier, None)
@@ -89,16 +88,15 @@ class Snapshot:
 
     def undo_masked(self) -> None:
         """Put back the rows that a mask says must not move, after a step that moved them all."""
-        for tensor, old, rows, mask in self._kept:
-            if mask is not None and rows is None and tensor.shape[: mask.dim()] == mask.shape:
+        for tensor, old, mask in zip(self._whole, self._copies, self._masks, strict=True):
+            if mask is not None and tensor.shape[: mask.dim()] == mask.shape:
                 tensor.copy_(torch.where(rows_like(mask, tensor), tensor, old))
 
     def undo_unless(self, good: torch.Tensor) -> None:
         """Put everything back on the device unless `good` holds there, and in any case what a mask excludes."""
-        for tensor, old, rows, mask in self._kept:
-            if rows is not None:
-                tensor.index_copy_(0, rows, torch.where(good, tensor.index_select(0, rows), old))
-                continue
+        for tensor, rows, old in self._some:
+            tensor.index_copy_(0, rows, torch.where(good, tensor.index_select(0, rows), old))
+        for tensor, old, mask in zip(self._whole, self._copies, self._masks, strict=True):
             moved = good
             if mask is not None and tensor.shape[: mask.dim()] == mask.shape:
                 moved = rows_like(good & mask, tensor)
@@ -122,23 +120,26 @@ class Snapshot:
             state["started"] = moved.expand(move.multiplier.shape[:1]).clone()
 
 
-def _copies(dual: torch.optim.Optimizer, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Copies of tensors. An optimizer of ours keeps the memory of the last step's for those of the next.
-
-    A hook may take a step within a step, whose copies must not overwrite those of the outer one.
-    """
-    if not tensors or not isinstance(dual, DualOptimizer) or torch.compiler.is_compiling() or dual.watched:
+def _copies(dual: DualOptimizer | None, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Copies of tensors, in memory that is kept on `dual` from step to step; or in new memory if that is None."""
+    if dual is None or not tensors:
         return [tensor.clone() for tensor in tensors]
-    spare: list[torch.Tensor] = dual.__dict__.setdefault("_spare", [])  # neither saved nor copied with it
-    fits = len(spare) == len(tensors) and all(
-        old.shape == new.shape and old.dtype == new.dtype and old.device == new.device
-        for old, new in zip(spare, tensors, strict=True)
-    )
-    if not fits:
-        with torch.inference_mode(False):
-            spare[:] = [torch.empty_like(tensor) for tensor in tensors]
+    spare = spare_for(dual, tensors)
     torch._foreach_copy_(spare, tensors)
-    return list(spare)
+    return spare
+
+
+def spare_for(dual: DualOptimizer, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Memory for copies of these tensors, which is kept on `dual` from step to step."""
+    # Where the numbers lie, and what they are: whoever replaces a tensor's data changes one of the three.
+    places = [(tensor.data_ptr(), tensor.dtype, tensor.shape) for tensor in tensors]
+    spare: list[torch.Tensor]
+    known, spare = dual.__dict__.get("_spare", (None, []))  # neither saved nor copied with it
+    if places != known:
+        with torch.inference_mode(False):
+            spare = [torch.empty_like(tensor) for tensor in tensors]
+        dual.__dict__["_spare"] = places, spare
+    return spare
 
 
 def can_undo_on_device(dual: torch.optim.Optimizer, move: Move) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nupi.ascent import other_optimizers as others
-from nupi.ascent.finite import NonFiniteMultiplierError, NonFiniteViolationError, not_finite
+from nupi.ascent.finite import NonFiniteMultiplierError, NonFiniteViolationError, length, not_finite
 from nupi.ascent.snapshot import Snapshot, can_undo_on_device
 from nupi.optim.base import SAFE, DualOptimizer, Work
 from nupi.violations import Move, base
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nupi.distributed.together import Together
-
-_FEW = 10_000  # errors of several groups; so many are joined faster than they are looked at one by one
 
 
 def check_dual(
@@ -76,10 +74,12 @@ def take_step(
         return _take_on_device(dual, groups, moves)
     risky = _refuse_non_finite(moves)
     risky = risky or not isinstance(dual, DualOptimizer) or dual.may_overflow
-    kept = Snapshot(dual, moves)
+    direct = isinstance(dual, DualOptimizer) and not dual.watched
+    # A hook may take a step within a step, whose copies must not overwrite those of the outer one.
+    kept = Snapshot(dual, moves, alone=direct)
     failure: Exception | None = None
     try:
-        _move(dual, groups, moves, kept)
+        _move(dual, groups, moves, kept, direct=direct)
         if risky:
             _refuse_overflow(dual, moves)
     except BaseException as error:
@@ -97,10 +97,16 @@ def take_step(
 
 
 def _move(
-    dual: torch.optim.Optimizer, groups: list[dict[str, Any]], moves: Sequence[Move], kept: Snapshot
+    dual: torch.optim.Optimizer,
+    groups: list[dict[str, Any]],
+    moves: Sequence[Move],
+    kept: Snapshot,
+    *,
+    direct: bool,
 ) -> None:
-    """Take the step and project. An optimizer of ours does both, and takes errors directly unless a hook watches."""
-    if isinstance(dual, DualOptimizer) and not dual.watched:
+    """Take the step and project. An optimizer of ours does both; `direct` says that no hook wants to see gradients."""
+    if direct:
+        assert isinstance(dual, DualOptimizer)
         if not torch.compiler.is_compiling():
             dual._opt_called = True  # type: ignore[attr-defined] # so that a scheduler knows of the step
         dual.apply(
@@ -165,14 +171,7 @@ def _host_may_look(dual: torch.optim.Optimizer, moves: Sequence[Move]) -> bool:
 def _refuse_non_finite(moves: Sequence[Move]) -> bool:
     """Raise, naming the constraints, if any error is not finite; say whether a step on them could overflow."""
     # One norm clears all errors at once; only a large one asks for a closer look.
-    if len(moves) == 1 and moves[0].error.dim() == 1:
-        size = torch.dot(moves[0].error, moves[0].error).item() ** 0.5
-    elif sum(move.error.numel() for move in moves) > _FEW:
-        size = max(torch.linalg.vector_norm(move.error).nan_to_num(torch.inf).item() for move in moves)
-    else:
-        flat = [move.error if move.error.dim() == 1 else move.error.reshape(-1) for move in moves]
-        size = torch.linalg.vector_norm(torch.cat(flat)).item()
-    if size <= SAFE:
+    if length([move.error for move in moves]) <= SAFE:
         return False
     bad = not_finite(moves, [[move.error] for move in moves])
     if bad:
@@ -201,6 +200,7 @@ def _take_on_device(
 ) -> list[torch.Tensor]:
     """The same step where the host may not look: taken, and undone on the device if it was not good."""
     kept = Snapshot(dual, moves)
+    direct = isinstance(dual, DualOptimizer) and not dual.watched
     finite = [torch.isfinite(move.error).all() for move in moves]
     # Written out: torch 2.6 cannot compile `_replace`.
     safe = [
@@ -208,10 +208,10 @@ def _take_on_device(
         for m, fine in zip(moves, finite, strict=True)
     ]
     if torch.compiler.is_compiling():
-        _move(dual, groups, safe, kept)
+        _move(dual, groups, safe, kept, direct=direct)
     else:
         try:
-            _move(dual, groups, safe, kept)
+            _move(dual, groups, safe, kept, direct=direct)
         except BaseException:
             kept.undo()
             raise

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from contextlib import nullcontext
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 import torch
 from torch.autograd import profiler
@@ -47,6 +47,15 @@ class Work(NamedTuple):
         None  # if only some rows move, which; over the `leading` dimensions, flattened
     )
     leading: int = 1
+
+
+class Batch(NamedTuple):
+    """Whole parameters of one group that move alike, in one call of `update`: a single one, or a list of them."""
+
+    works: list[Work]
+    theta: Tensors
+    state: State
+    first: bool
 
 
 class DualOptimizer(Optimizer):
@@ -182,25 +191,39 @@ class DualOptimizer(Optimizer):
 
     def apply(self, works: list[Work]) -> None:
         """Move these parameters and project them, with gains that `check_gains` has looked at."""
-        together: dict[tuple[object, ...], list[tuple[Work, dict[str, torch.Tensor]]]] = {}
-        batches: dict[int, bool] = {}
+        if len(works) == 1 and works[0].rows is None:  # nothing to gather; by far the most common case
+            state, first = self.ready_state(works[0])
+            self._move(works[0], state, first=first)
+            return
+        alike = []
         for work in works:
             if work.rows is not None:
                 move_rows(self, work)
                 continue
-            number = id(work.group)
-            if number not in batches:
-                batches[number] = self._batches(work.group)
             state, first = self.ready_state(work)
-            if not batches[number] or "started" in state or work.param.dtype.itemsize < _WIDE:
+            if "started" in state or work.param.dtype.itemsize < _WIDE or not self._batches(work.group):
                 self._move(work, state, first=first)
             else:
-                together.setdefault((number, work.bounds, first, *state), []).append((work, state))
-        for (_, bounds, fresh, *slots), batch in together.items():
-            group = batch[0][0].group
-            theta, e = [work.param for work, _ in batch], [work.error for work, _ in batch]
-            kept: State = {str(slot): [state[str(slot)] for _, state in batch] for slot in slots}
-            self.move(theta, kept, e, self.scaled_gains(group), group, cast("Any", bounds), first=bool(fresh))
+                alike.append((work, state, first))
+        for batch in self.batches(alike):
+            group, bounds = batch.works[0].group, batch.works[0].bounds
+            e = [work.error for work in batch.works]
+            self.move(batch.theta, batch.state, e, self.scaled_gains(group), group, bounds, first=batch.first)
+
+    def batches(self, ready: Iterable[tuple[Work, dict[str, torch.Tensor], bool]]) -> list[Batch]:
+        """As few batches as whole parameters move in, given what `ready_state` found for each."""
+        batches = []
+        together: dict[tuple[object, ...], list[tuple[Work, dict[str, torch.Tensor]]]] = {}
+        for work, state, first in ready:
+            if self._batches(work.group):
+                together.setdefault((id(work.group), work.bounds, first, *state), []).append((work, state))
+            else:
+                batches.append(Batch([work], work.param, {**state}, first))
+        for (_, _, fresh, *slots), members in together.items():
+            works = [work for work, _ in members]
+            kept: State = {str(slot): [state[str(slot)] for _, state in members] for slot in slots}
+            batches.append(Batch(works, [work.param for work in works], kept, bool(fresh)))
+        return batches
 
     def _move(self, work: Work, kept: dict[str, torch.Tensor], *, first: bool) -> None:
         """Move a whole parameter and what is kept for it."""
@@ -236,6 +259,23 @@ class DualOptimizer(Optimizer):
         cls.update(theta, state, e, gains, options, bounds, first=first)
         if bounds is not None:
             bounds.project_(theta, e, [state[slot] for slot in cls.integrators if slot in state])
+
+    def repeats(self, group: dict[str, Any], param: torch.Tensor, state: Mapping[str, torch.Tensor]) -> bool:
+        """Whether a step of this whole parameter may be taken again with what the last one found out."""
+        if "started" in state or param.dtype.itemsize < _WIDE:
+            return False
+        return not any(isinstance(group[name], torch.Tensor) for name in self.gain_names)
+
+    def plain(self) -> bool:
+        """Whether the coming step is one like most, which only moves what it always moves."""
+        return True
+
+    def count_plain(self) -> None:
+        """Write down in the param groups that such a step is taken, for those that count."""
+
+    def untouched_when_plain(self) -> frozenset[str]:
+        """State that such a step does not write to."""
+        return frozenset()
 
     def _batches(self, group: dict[str, Any]) -> bool:
         """Whether kernels that move many tensors serve this group: they take numbers, and pay from two tensors on."""
@@ -313,6 +353,7 @@ class DualOptimizer(Optimizer):
             if same and all(tensor._version == count for tensor, count in writes):
                 continue
             self._check_group(group)
+            self.gains_seen += 1
             values = options(group)
             checked[id(group)] = values, [(v, v._version) for v in values if isinstance(v, torch.Tensor)]
             self._large_gains = any(
@@ -321,6 +362,8 @@ class DualOptimizer(Optimizer):
                 for gain in map(each.__getitem__, self.gain_names)
             )
 
+    gains_seen = 0
+    """How often options were found to be other than at the step before."""
     _large_gains = True
 
     @property

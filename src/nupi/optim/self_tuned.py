@@ -126,6 +126,19 @@ class SelfTuned(DualOptimizer):
         if self._primal:
             self._primal[0].register_step_post_hook(count)
 
+    def check_length(self, run: float) -> None:
+        """Warn if a run of so many dual steps is too short for the `steps` that were asked for.
+
+        Whoever knows how long a run is calls this: `minimize` and the front ends do.
+        """
+        longest = max(group["steps"] for group in self.param_groups)
+        if longest > run:
+            warnings.warn(
+                f"steps={longest:g} is longer than the run of {run:g} dual steps, so the constraints may not be met "
+                f"in it. Give steps={max(1, int(run) // 4)}, a quarter of the run",
+                stacklevel=3,
+            )
+
     # --- what the Lagrangian shows ---
 
     def observe(
@@ -192,13 +205,32 @@ class SelfTuned(DualOptimizer):
         if not torch.compiler.is_compiling():
             some_rows = any(work.rows is not None for work in works)
             for group in self.param_groups:
-                group["stride"], group["phase"] = phase_of(group, some_rows=some_rows)
-                group["taken"] += 1
-                if group["since"]:
-                    group["per_step"], group["since"] = float(group["since"]), 0
-                if group["phase"] is WATCHING and not group["measured"]:
+                stride, phase = phase_of(group, some_rows=some_rows)
+                self._count(group, stride, phase)
+                if phase is WATCHING and not group["measured"]:
                     self.__dict__.pop("_large_state", None)  # what is identified may have become large
         super().apply(works)
+
+    @staticmethod
+    def _count(group: dict[str, Any], stride: int, phase: str) -> None:
+        """Count the step, and write down what it is to the next search for gains."""
+        group["stride"], group["phase"] = stride, phase
+        group["taken"] += 1
+        if group["since"]:
+            group["per_step"], group["since"] = float(group["since"]), 0
+
+    def plain(self) -> bool:
+        """Whether no new gains are due: a step that finds some writes to more of its state."""
+        return all(phase_of(group, some_rows=False)[1] is RESTING for group in self.param_groups)
+
+    def count_plain(self) -> None:
+        """Count a step that finds no gains."""
+        for group in self.param_groups:
+            self._count(group, *phase_of(group, some_rows=False))
+
+    def untouched_when_plain(self) -> frozenset[str]:
+        """The state that a step at rest does not write to."""
+        return UNTOUCHED[RESTING if self._primal else f"{RESTING}, identified"]
 
     def untouched(self, *, some_rows: bool) -> frozenset[str]:
         """The state that the coming step will not write to."""
@@ -254,7 +286,8 @@ class SelfTuned(DualOptimizer):
             rule.velocity_(theta, kept["xi"], e, ki, kp, weight)
         else:
             rule.conditional_(theta, kept["xi"], kept["beyond"], e, ki, kp, weight, bounds)
-            rule.limit_beyond_(kept["beyond"], kept["xi"], kp)
+            if phase == WATCHING:
+                rule.limit_beyond_(kept["beyond"], kept["xi"], kp)
 
     def _batches(self, group: dict[str, Any]) -> bool:  # noqa: ARG002
         """Every parameter has gains of its own, so that none moves alike with another."""

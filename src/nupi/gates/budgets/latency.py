@@ -63,8 +63,8 @@ class Latency:
 def _never_slower(tables: torch.Tensor) -> torch.Tensor:
     """The tables with noise taken out of their order: a narrower layer takes at most the time of a wider one.
 
-    Times of small layers differ by more from call to call than from width to width. Left as measured, a network with all
-    gates closed may seem slower than the whole, and the gradient then opens gates to save time.
+    Times of small layers differ by more from call to call than from width to width. Left as measured, a network with
+    all gates closed may seem slower than the whole, and the gradient then opens gates to save time.
     """
     for dim in (1, 2):
         tables = tables.flip(dim).cummin(dim).values.flip(dim)

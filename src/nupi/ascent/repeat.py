@@ -1,0 +1,204 @@
+"""A step like the last one: what the last step has found out is compared, and not found out again.
+
+Most steps of a training are alike: the same dual optimizer, the same constraints, a tensor for each on the host.
+`Repeat` keeps what such a step needs, and takes the next one if nothing has changed. It refuses nothing by itself:
+where anything is other than it was, it says so before it has touched anything, and `take_step` does the work and
+raises. `python -m benchmarks step` shows what that saves.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nupi.ascent.finite import length
+from nupi.ascent.snapshot import spare_for
+from nupi.optim.base import SAFE, DualOptimizer, Work
+from nupi.violations import Move
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from nupi.constraints import Constraint
+
+_NO_STATE: dict[str, torch.Tensor] = {}
+
+
+class Place:
+    """One group of multipliers as a step has found it."""
+
+    __slots__ = (
+        "bounds",
+        "constraint",
+        "dtype",
+        "group",
+        "name",
+        "number",
+        "pointer",
+        "shape",
+        "state",
+        "theta",
+    )
+
+    def __init__(self, dual: DualOptimizer, number: int, constraint: Constraint, move: Move) -> None:
+        self.name, self.theta, self.bounds = move.name, move.multiplier, move.bounds
+        self.constraint, self.shape, self.dtype = constraint, constraint.shape, move.multiplier.dtype
+        self.pointer = move.multiplier.data_ptr()
+        self.number, self.group = number, dual.param_groups[number]
+        self.state = dict(dual.state.get(move.multiplier, _NO_STATE))
+
+    def unchanged(
+        self,
+        dual: DualOptimizer,
+        multipliers: Mapping[str, torch.Tensor | None],
+        constraints: Mapping[str, Constraint],
+    ) -> bool:
+        """Whether the multipliers, their constraint, and what the optimizer keeps for them are what they were."""
+        theta, state = self.theta, dual.state.get(self.theta, _NO_STATE)
+        if (
+            multipliers.get(self.name) is not theta
+            or theta.data_ptr()
+            != self.pointer  # somebody has replaced its data: another dtype, another device
+            or theta.requires_grad
+            or constraints.get(self.name) is not self.constraint
+            or self.constraint.bounds is not self.bounds
+            or dual.param_groups[self.number] is not self.group
+            or not self.group["maximize"]
+            or len(state) != len(self.state)
+        ):
+            return False
+        return all(state.get(slot) is kept for slot, kept in self.state.items())
+
+    def error(self, given: Any) -> torch.Tensor | None:
+        """The error that a violation means; None if it is not a tensor like those before it."""
+        if type(given) is not torch.Tensor or given.dtype is not self.dtype:
+            return None
+        if not given.is_cpu or given.layout is not torch.strided:
+            return None
+        values = given.detach()
+        if values.shape != self.shape:
+            if values.dim() or self.shape.numel() != 1:
+                return None
+            values = values.reshape(self.shape)
+        error = self.constraint.errors(values)
+        return None if error.requires_grad else error  # of a constraint with parameters of its own
+
+
+class Repeat:
+    """The last step of a dual optimizer over some constraints, to be taken again.
+
+    Use `Repeat.of`, which knows which steps can be.
+    """
+
+    __slots__ = ("_batches", "_copies", "_dual", "_gains_seen", "_kept", "_places", "_storages")
+
+    def __init__(self, dual: DualOptimizer, places: list[Place]) -> None:
+        self._dual, self._places, self._gains_seen = dual, places, dual.gains_seen
+        self._storages = {place.theta.untyped_storage().data_ptr() for place in places}
+        ready = [
+            (Work(place.group, place.theta, place.theta, place.bounds), place.state, False)
+            for place in places
+        ]
+        number = {id(place.theta): i for i, place in enumerate(places)}
+        self._batches = [
+            (batch, [number[id(work.param)] for work in batch.works]) for batch in dual.batches(ready)
+        ]
+        still = dual.untouched_when_plain()
+        self._kept = [
+            tensor
+            for place in places
+            for tensor in (place.theta, *(value for slot, value in place.state.items() if slot not in still))
+        ]
+        self._copies = spare_for(dual, self._kept)
+
+    @classmethod
+    def of(
+        cls, dual: torch.optim.Optimizer, moves: Sequence[Move], constraints: Mapping[str, Constraint]
+    ) -> Repeat | None:
+        """What the step that was just taken needs to be taken again; None if it cannot be."""
+        if not isinstance(dual, DualOptimizer) or dual.watched:
+            return None
+        numbers = {id(p): number for number, group in enumerate(dual.param_groups) for p in group["params"]}
+        places = []
+        for move in moves:
+            if move.rows is not None or move.mask is not None or not move.multiplier.is_cpu:
+                return None
+            place = Place(dual, numbers[id(move.multiplier)], constraints[move.name], move)
+            if not dual.repeats(place.group, place.theta, place.state):
+                return None
+            places.append(place)
+        return cls(dual, places)
+
+    def take(
+        self,
+        dual: torch.optim.Optimizer,
+        multipliers: Mapping[str, torch.Tensor | None],
+        constraints: Mapping[str, Constraint],
+        violations: Mapping[str, Any],
+    ) -> list[torch.Tensor] | None:
+        """Take the step again, and return its errors; None, with nothing changed, if it is not the same step.
+
+        Args:
+            dual: the optimizer.
+            multipliers: all multipliers of the problem, by constraint name.
+            constraints: all constraints of the problem.
+            violations: constraint name to c(x).
+        """
+        ours = self._dual
+        if (
+            dual is not ours
+            or not isinstance(violations, dict)
+            or len(violations) != len(self._places)
+            or ours.watched
+        ):
+            return None
+        errors = []
+        for place in self._places:
+            if not place.unchanged(ours, multipliers, constraints):
+                return None
+            error = place.error(violations.get(place.name))
+            # A multiplier that is given as a violation would move while it is read.
+            if error is None or error.untyped_storage().data_ptr() in self._storages:
+                return None
+            errors.append(error)
+        ours.check_gains()
+        if ours.gains_seen != self._gains_seen or ours.may_overflow or not ours.plain():
+            return None
+        if not length(errors) <= SAFE:
+            return None
+        self._move(errors)
+        return errors
+
+    def moves(self, errors: list[torch.Tensor]) -> list[Move]:
+        """What a listener hears of a step that was taken."""
+        return [
+            Move(place.name, place.theta, error, place.bounds)
+            for place, error in zip(self._places, errors, strict=True)
+        ]
+
+    def _move(self, errors: list[torch.Tensor]) -> None:
+        """Move by these errors, or raise and leave everything as it was."""
+        dual = self._dual
+        groups = [dict(group) for group in dual.param_groups] if dual.writes_groups else ()
+        torch._foreach_copy_(self._copies, self._kept)
+        try:
+            dual.count_plain()
+            for batch, which in self._batches:
+                group = batch.works[0].group
+                e = [errors[i] for i in which] if isinstance(batch.theta, list) else errors[which[0]]
+                dual.move(
+                    batch.theta,
+                    batch.state,
+                    e,
+                    dual.scaled_gains(group),
+                    group,
+                    batch.works[0].bounds,
+                    first=False,
+                )
+        except BaseException:
+            torch._foreach_copy_(self._kept, self._copies)
+            for group, before in zip(dual.param_groups, groups, strict=False):
+                group.update(before)
+            raise
+        dual._opt_called = True  # type: ignore[attr-defined] # so that a scheduler knows of the step
