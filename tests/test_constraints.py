@@ -22,7 +22,7 @@ def train(constraint, violation, steps=4000, make=None, **more):
     """The loop a user would write; x, and the multipliers as they ended."""
     x = torch.zeros(3, dtype=torch.float64, requires_grad=True)
     lagrangian = nupi.Lagrangian({"c": constraint}, **more).double()
-    dual = (make or (lambda p: nupi.NuPI(p, ki=0.05, kp=0.5)))(lagrangian.parameters())
+    dual = (make or (lambda p: nupi.NuPI(p, ki=0.2, kp=0.5)))(lagrangian.parameters())
     primal = torch.optim.SGD([x], lr=0.1)
     for _ in range(steps):
         violations = {"c": violation(x)}
@@ -49,17 +49,17 @@ def exact(constraints):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda p: nupi.NuPI(p, ki=0.05, kp=0.5),
-        lambda p: nupi.NuPI(p, ki=0.05, kp=0.5, form="positional"),
-        pytest.param(lambda p: nupi.PID(p, 0.05, 0.5), marks=pytest.mark.nightly),
-        pytest.param(lambda p: torch.optim.SGD(p, 0.02, maximize=True), marks=pytest.mark.nightly),
+        lambda p: nupi.NuPI(p, ki=0.2, kp=0.5),
+        lambda p: nupi.NuPI(p, ki=0.2, kp=0.5, form="positional"),
+        pytest.param(lambda p: nupi.PID(p, 0.2, 0.5), marks=pytest.mark.nightly),
+        pytest.param(lambda p: torch.optim.SGD(p, 0.1, maximize=True), marks=pytest.mark.nightly),
     ],
     ids=["conditional", "positional", "PID", "SGD"],
 )
 def test_a_band_ends_where_an_exact_solver_does(make, shift):
     offset, tolerance = torch.tensor(shift, dtype=torch.float64), 0.3
     x, multipliers = train(
-        nupi.Band(2, tolerance=tolerance), lambda x: ROWS @ x - offset, make=make, steps=6000
+        nupi.Band(2, tolerance=tolerance), lambda x: ROWS @ x - offset, make=make, steps=2000
     )
     best, (above, below) = exact(
         lambda x, A: [A @ x - offset.numpy() <= tolerance, -(A @ x - offset.numpy()) <= tolerance]
@@ -81,7 +81,7 @@ def test_multipliers_return_to_zero_inside_the_band():
 @pytest.mark.parametrize("upper", [0.4, 100.0])
 def test_an_upper_bound_is_an_exact_penalty(upper):
     """min f s.t. g <= 0 with multipliers in [0, upper] is min f + upper sum of max(0, g)."""
-    x, multipliers = train(nupi.Inequality(2, upper=upper), lambda x: ROWS @ x + 0.5, steps=6000)
+    x, multipliers = train(nupi.Inequality(2, upper=upper), lambda x: ROWS @ x + 0.5, steps=2000)
     point = cvxpy.Variable(3)
     excess = cvxpy.sum(cvxpy.pos(ROWS.numpy() @ point + 0.5))
     cvxpy.Problem(cvxpy.Minimize(cvxpy.sum_squares(point - CENTRE.numpy()) / 2 + upper * excess)).solve(

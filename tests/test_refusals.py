@@ -159,3 +159,25 @@ def test_an_optimizer_that_takes_no_sparse_gradients_says_so_and_nothing_is_left
     assert not dual.state
     assert all(p.grad is None for p in lagrangian.parameters())
     assert lagrangian.multipliers["fair"].tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(("sums", "counts"), [([1.0], torch.ones(1)), (torch.ones(1), 2)])
+def test_averaged_of_what_is_no_tensor_is_refused(sums, counts):
+    with pytest.raises(
+        TypeError, match=r"Averaged takes two tensors, but sums is a .*; wrap them in torch\.tensor"
+    ):
+        nupi.Averaged(sums, counts)
+
+
+def test_a_way_to_join_ranks_that_is_none_is_refused():
+    with pytest.raises(ValueError, match='reduce must be "mean", "sum" or None, but \'max\' came'):
+        nupi.Lagrangian({"c": nupi.Equality()}, reduce="max")
+
+
+@pytest.mark.parametrize("count", [-1.0, float("inf"), float("nan")])
+def test_counts_that_are_none_are_refused(count):
+    lagrangian = nupi.Lagrangian({"c": nupi.Inequality(2)})
+    dual = nupi.NuPI(lagrangian.parameters(), ki=0.1)
+    with pytest.raises(ValueError, match="the counts of 'c' must be finite and >= 0"):
+        lagrangian.ascend(dual, {"c": nupi.Averaged(torch.ones(2), torch.tensor([1.0, count]))})
+    assert lagrangian.multipliers["c"].tolist() == [0.0, 0.0]

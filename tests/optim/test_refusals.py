@@ -188,3 +188,30 @@ def test_the_ends_of_the_range_of_nu_are_outside_of_it(nu):
 @pytest.mark.parametrize("ki", [0.0, torch.tensor([0.0, 0.1])])
 def test_a_step_size_of_zero_is_allowed(ki):
     nupi.NuPI([torch.nn.Parameter(torch.zeros(2))], ki=ki)
+
+
+def test_a_gain_with_more_dimensions_than_the_multipliers_is_refused():
+    with pytest.raises(ValueError, match=r"ki has shape \(1, 3\), which does not broadcast.*\(3,\)"):
+        nupi.NuPI([torch.zeros(3)], ki=torch.ones(1, 3))
+
+
+def test_state_of_another_name_is_refused_and_nothing_is_loaded():
+    param = torch.zeros(3)
+    dual = nupi.NuPI([param], ki=0.1, kp=1.0)
+    param.grad = torch.ones(3)
+    dual.step()
+    saved = copy.deepcopy(dual.state_dict())
+    saved["state"][0]["velocity"] = torch.ones(3)
+    saved["state"][0]["xi"] = torch.full((3,), 7.0)
+    with pytest.raises(
+        ValueError, match="holds 'velocity': it is of another optimizer, and nothing was loaded"
+    ):
+        dual.load_state_dict(saved)
+    assert dual.state[param]["xi"].tolist() == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1e12])
+def test_the_ends_of_a_range_belong_to_it(scale):
+    assert nupi.SelfTuned([torch.zeros(1)], 10, scale=scale).param_groups[0]["scale"] == scale
+    with pytest.raises(ValueError, match="scale must lie between 1e-12 and 1e12"):
+        nupi.SelfTuned([torch.zeros(1)], 10, scale=scale**1.1)

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 
 import torch
 import torch.distributed as dist
@@ -76,4 +77,15 @@ def train(folder, die=None, rank=0, world=1, init=None):
 
     if world > 1:
         torch.save(lagrangian.state_dict(), folder / f"multipliers{rank}.pt")
-        dist.destroy_process_group()
+        _leave_together(folder, rank, world, init)
+
+
+def _leave_together(folder, rank, world, init):
+    """End when all ranks are done: on a busy machine one rank has hung, for good, as the other took down its group."""
+    meeting = init.rpartition("/")[2]
+    (folder / f"{meeting}-done{rank}").touch()
+    for _ in range(600):
+        if all((folder / f"{meeting}-done{each}").exists() for each in range(world)):
+            os._exit(0)
+        time.sleep(0.1)
+    os._exit(1)

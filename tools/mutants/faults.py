@@ -83,7 +83,7 @@ class _Finder(ast.NodeVisitor):
             self._statement = node.lineno
         super().visit(node)
 
-    # --- what is left alone: types, texts, decorators, imports for types ---
+    # --- what is left alone: types, texts, decorators, imports for types, asserts ---
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         self._scope.append(node.name)
@@ -105,6 +105,14 @@ class _Finder(ast.NodeVisitor):
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
         """A text that is shown: its words are not what tests are for."""
+
+    def visit_Assert(self, node: ast.Assert) -> None:
+        """A word to the type checker."""
+
+    def visit_keyword(self, node: ast.keyword) -> None:
+        """What a call is given; `strict` of a zip guards against mistakes that are not there."""
+        if node.arg != "strict":
+            self.visit(node.value)
 
     def visit_Raise(self, node: ast.Raise) -> None:
         self._note(node, "pass")

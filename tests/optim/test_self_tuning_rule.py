@@ -1,0 +1,224 @@
+"""The rule of SelfTuned against itself in plain numbers: one constraint at a time, every constant written out."""
+
+from math import exp, sqrt
+
+import numpy as np
+import pytest
+import torch
+
+from nupi.constraints import Bounds
+from nupi.optim import identification, observation, self_tuning
+from nupi.optim.retuning import SLOTS
+
+CASES = 400
+TINY = 1e-30
+
+
+def drawn(seed, *, guess):
+    """States of many constraints: sizes over decades, either sign, and zeros where a state can be 0."""
+    rng = np.random.default_rng(seed)
+
+    def sizes(low=-3, high=2):
+        return 10 ** rng.uniform(low, high, CASES)
+
+    def signed(low=-3, high=2):
+        return sizes(low, high) * rng.choice([-1.0, 1.0], CASES)
+
+    def some(values, share=0.2):
+        return np.where(rng.random(CASES) < share, 0.0, values)
+
+    state = {name: some(signed()) for name in SLOTS[not guess, False]}
+    for name in ("worst", "balance", "least", "speed", "response", "slope", "most", "s_ee", "s_mm", "s_yy"):
+        if name in state:
+            state[name] = some(sizes())
+    state["age"] = np.floor(10 ** rng.uniform(0, 3.5, CASES))
+    state["boost"] = rng.uniform(1, 3, CASES)
+    state["curvature"] = some(sizes(-4, 1))
+    state["sure"] = some(rng.random(CASES), 0.5)
+    state["covariance"] = np.where(rng.random(CASES) < 0.5, -sizes(-6, 0), sizes(-6, 0))
+    # A slow mean near the mean, a violation near its worst, a still band: what the rules look for.
+    state["slow"] = np.where(
+        rng.random(CASES) < 0.5, state["mean"] * rng.uniform(0.9, 1.2, CASES), state["slow"]
+    )
+    if guess:
+        state["e_band"] = some(state["mean"] * signed(-2, 0.5))
+        state["s_ym"] = signed(-2, 1) * np.sqrt(state["s_mm"] * state["s_yy"])
+        state["s_em"] = signed(-3, 0) * np.sqrt(state["s_ee"] * state["s_mm"])
+    return state, signed(), signed()
+
+
+def scalars(state, number):
+    return {name: float(values[number]) for name, values in state.items()}
+
+
+def tensors(state):
+    return {
+        name: torch.from_numpy(np.asarray(values, dtype=np.float64).copy()) for name, values in state.items()
+    }
+
+
+def violation(s, *, both):
+    return abs(s["mean"]) if both else max(s["mean"], 0.0)
+
+
+def watch(s, theta, e, steps, stride):
+    rate = min(32 * stride / steps, 1.0)
+    before, s["change"] = s["change"], e - s["last"]
+    s["last"] = e
+    s["covariance"] += (before * s["change"] - s["covariance"]) / 32
+    s["age"] += stride
+    s["mean"] += rate * (e - s["mean"])
+    s["level"] += rate * (theta - s["level"])
+    s["slow"] += min(4 * stride / steps, 1.0) * (e - s["slow"])
+
+
+def retune(s, steps, stride, per_step, *, both):
+    guess = "most" in s
+    noise = sqrt(max(s["covariance"] / (exp(-max(s["age"] - 2, 1) / 32) - 1), 0.0))
+    rate = min(32 * stride / steps, 1.0)
+    left = max(violation(s, both=both) - 2 * noise * sqrt(rate / (2 - rate)), 0.0)
+    s["worst"] = max(s["worst"], left)
+    scale = max(s["balance"], s["least"])
+    far = abs(s["level"]) / max((4 if guess else 1) * 4 * scale, TINY)
+    if s["age"] > steps and left > 0.03 * s["worst"] and far <= 1:
+        s["boost"] = min(s["boost"] * exp(min(8 / steps, 0.1) * stride), max(0.25 * steps / 40, 1.0))
+    unmoved = left > 0 and abs(s["mean"]) > 0.9 * abs(s["slow"])
+    s["stuck"] = float(unmoved and abs(s["level"]) > scale and s["age"] > steps)
+    relaxed = max(s["curvature"] * per_step, 1e-6)
+    gone = 1 - exp(-relaxed)
+    b = max(s["response"] * per_step * gone / relaxed, TINY)
+    top = s["speed"] * per_step
+    w = (min(top, 4 / steps) if top > 0 else 4 / steps) * s["boost"] * min(2 * s["age"] / steps, 1.0) * 4 / 3
+    quiet = 0.1 * b * scale / max(noise, TINY)
+    allowed = max(quiet, (quiet**2 / 2) ** (1 / 3))
+    kappa = min(0.7 * (1 - gone), max(allowed, 2 * w if left > 0 else 0.0))
+    if guess and s["sure"] <= 0:
+        kappa = min(kappa, 0.1)
+    w = min(w, (gone + kappa) / 2, 0.5)
+    known = s["response"] > 0
+    s["ki"] = w * max(gone + kappa - w, 0.0) / ((1 - w) * b * (1 + far**2)) if known else 0.0
+    s["kp"] = kappa / b if known else 0.0
+    s["weight"] = 1 - exp(-4 * kappa)
+
+
+def identify(s, theta, steps, stride, scale, *, both):
+    omega = 4 * stride / steps
+    fast, slow, keep = min(8 * omega, 1.0), min(omega / 2, 0.5), exp(-omega)
+    before, cause = s["e_band"], s["m_fast"] - s["m_slow"]
+    s["e_slow"] += slow * (s["e_fast"] - s["e_slow"])
+    s["m_fast"] += fast * (theta - s["m_fast"])
+    s["m_slow"] += slow * (theta - s["m_slow"])
+    s["e_band"] = s["e_fast"] - s["e_slow"]
+    y = (before - s["e_band"]) / stride
+    pairs = {
+        "ee": before**2,
+        "em": before * cause,
+        "mm": cause**2,
+        "ye": y * before,
+        "ym": y * cause,
+        "yy": y * y,
+    }
+    for name, product in pairs.items():
+        s[f"s_{name}"] = s[f"s_{name}"] * keep + product
+    ee = max(s["s_ee"], TINY)
+    mm, ym = s["s_mm"] - s["s_em"] ** 2 / ee, s["s_ym"] - s["s_ye"] * s["s_em"] / ee
+    rest = s["s_yy"] - s["s_ye"] ** 2 / ee
+    found = ym / max(mm, TINY)
+    explained = ym * found
+    samples = (1 - exp(-4 / steps * s["age"])) / (1 - keep)
+    most = max(s["most"], abs(s["mean"]))
+    grown = most / max(s["most"] if s["most"] > 0 else most, TINY)
+    balance = scale / max(most, TINY) if most > 0 else 0.0
+    enough = explained > max(8 / samples, 0.3) * max(rest - explained, 0.0)
+    good = enough and found > 0 and mm > 1e-6 * s["s_mm"] and samples > 8
+    good = good and s["s_mm"] > samples * (0.04 * balance) ** 2
+    known = s["response"] * grown**2 if s["sure"] == 0 else s["response"]
+    held = known if known > 0 else 4 / steps * most**2 / scale
+    fallen = held * exp(-3 * omega)
+    size = violation(s, both=both)
+    patient = s["age"] > steps / 8 and size > 0.03 * most
+    stalled = abs(s["e_band"]) < 0.1 * size and patient and abs(s["level"]) <= 16 * balance
+    s["response"] = max(found, fallen) if good else fallen if stalled else held
+    s["sure"] = explained / max(rest, TINY) if good else s["sure"] * keep
+    s["most"], s["balance"] = most, balance
+
+
+@pytest.mark.parametrize("guess", [False, True], ids=["measured", "identified"])
+@pytest.mark.parametrize(
+    "bounds", [None, Bounds(), Bounds(0.0, 5.0, both=True)], ids=["free", "bounded", "both"]
+)
+@pytest.mark.parametrize(("steps", "stride", "per_step"), [(100.0, 1, 1.0), (300.0, 4, 7.0), (3.0, 1, 1.0)])
+def test_a_retuning_is_the_one_in_plain_numbers(guess, bounds, steps, stride, per_step):
+    both = bounds is None or bounds.both
+    state, theta, e = drawn(int(steps) + stride + guess, guess=guess)
+    expected = []
+    for number in range(CASES):
+        s = scalars(state, number)
+        watch(s, theta[number], e[number], steps, stride)
+        if guess:
+            s["e_fast"] += min(32 / steps, 1.0) * (e[number] - s["e_fast"])
+            identify(s, theta[number], steps, stride, 2.0, both=both)
+        retune(s, steps, stride, per_step, both=both)
+        expected.append(s)
+    kept, moved, error = tensors(state), torch.from_numpy(theta), torch.from_numpy(e)
+    self_tuning.watch_(moved, kept, error, steps, stride)
+    if guess:
+        identification.hear_(kept, error, steps)
+        identification.identify_(moved, kept, steps, stride, 2.0, bounds)
+    self_tuning.retune_(kept, steps, stride, per_step, bounds)
+    for name, values in kept.items():
+        wanted = torch.tensor([s[name] for s in expected], dtype=torch.float64)
+        torch.testing.assert_close(values, wanted, rtol=1e-8, atol=1e-12, msg=lambda m, n=name: f"{n}: {m}")
+    if steps == 100.0:  # the cases are not all of one kind
+        shares = {"stuck": kept["stuck"] > 0, "kp": kept["kp"] > 0, "worst": kept["worst"] > 0}
+        assert all(float(each.double().mean()) > 0.005 for each in shares.values())
+
+
+def test_what_is_taken_in_is_that_in_plain_numbers():
+    """A measurement and what was known, averaged in logarithms; strained and vain ones do not follow downwards."""
+    rng = np.random.default_rng(5)
+    state, _, _ = drawn(3, guess=False)
+    state["stuck"] = rng.integers(0, 2, CASES).astype(float)
+    group = {"steps": 80.0, "taken": 50, "measured_at": 30}
+    logs = rng.normal(0, 2, (3, CASES))
+    count = rng.integers(0, 3, CASES).astype(float)
+    speed, bent = rng.random((2, CASES))
+    note = np.vstack([count, count * logs[0], count * logs[1], count * logs[2], count * speed, count * bent])
+    expected = []
+    for i in range(CASES):
+        s = scalars(state, i)
+        if count[i]:
+            new, balance, slope = np.exp(logs[:, i])
+            known = s["response"] > 0
+            least = 4 / 80 * s["worst"] / new
+            steepest = max(slope, s["slope"] * 0.5 ** (20 / 80))
+            balance *= slope / steepest
+            scale = max(s["balance"], s["least"])
+            vain = s["stuck"] > 0 and slope < 0.5 * steepest
+            strained = known and (abs(s["level"]) > 4 * scale or vain)
+            if known:
+                response = sqrt(min(max(s["response"], new / 10), new * 100) * new)
+                averaged = sqrt(min(max(s["balance"], balance / 100), balance * 10) * balance)
+                settled = s["age"] > 80 / 8
+                changed = {
+                    "response": max(response, s["response"]) if strained else response,
+                    "balance": min(averaged, s["balance"]) if vain else averaged,
+                    "curvature": (s["curvature"] + bent[i]) / 2,
+                    "sure": min(s["response"], new) / max(s["response"], new),
+                    "least": s["least"] if settled else max(s["least"], least),
+                }
+            else:
+                changed = {
+                    "response": new,
+                    "balance": balance,
+                    "curvature": bent[i],
+                    "sure": 0.0,
+                    "least": least,
+                }
+            s |= {**changed, "speed": speed[i], "slope": steepest}
+        expected.append(s)
+    kept = tensors(state)
+    observation._take_in(kept, torch.from_numpy(note), group)
+    for name, values in kept.items():
+        wanted = torch.tensor([s[name] for s in expected], dtype=torch.float64)
+        torch.testing.assert_close(values, wanted, rtol=1e-8, atol=1e-12, msg=lambda m, n=name: f"{n}: {m}")
