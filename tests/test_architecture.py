@@ -26,7 +26,7 @@ LAYERS = (
     {"multipliers"},
     {"lagrangian"},
     {"monitor"},
-    {"solve", "rates", "gates", "best", "coefficient", "penalties", "extragradient"},
+    {"solve", "rates", "gates", "loop"},
     {"integrations"},
     {"paper"},
     set(FACE),

@@ -13,13 +13,13 @@ from nupi.violations import Averaged, Indexed, Measured
 
 if _typing.TYPE_CHECKING:
     from nupi import distributed, gates, monitor, rates, theory, tune
-    from nupi.best import Best
-    from nupi.coefficient import Coefficient
-    from nupi.extragradient import extrapolated, optimistic
     from nupi.implicit import Featured, Implicit
+    from nupi.loop.best import Best
+    from nupi.loop.coefficient import Coefficient
+    from nupi.loop.extragradient import extrapolated, optimistic
+    from nupi.loop.penalties import PenaltySchedule
     from nupi.monitor.finding import ConstraintWarning, Finding
     from nupi.monitor.monitor import Monitor
-    from nupi.penalties import PenaltySchedule
     from nupi.solve.minimize import minimize
     from nupi.solve.solution import Solution, Status
     from nupi.solve.sweep import sweep
@@ -66,19 +66,19 @@ __all__ = [
 # The solver and the other parts are loaded when first asked for: a training loop does not need them.
 _PARTS = ("distributed", "gates", "monitor", "rates", "theory", "tune")
 _LATE = {
-    "Best": "nupi.best",
-    "Coefficient": "nupi.coefficient",
+    "Best": "nupi.loop.best",
+    "Coefficient": "nupi.loop.coefficient",
     "ConstraintWarning": "nupi.monitor.finding",
     "Featured": "nupi.implicit",
     "Finding": "nupi.monitor.finding",
     "Implicit": "nupi.implicit",
     "Monitor": "nupi.monitor.monitor",
-    "PenaltySchedule": "nupi.penalties",
+    "PenaltySchedule": "nupi.loop.penalties",
     "Solution": "nupi.solve.solution",
     "Status": "nupi.solve.solution",
-    "extrapolated": "nupi.extragradient",
+    "extrapolated": "nupi.loop.extragradient",
     "minimize": "nupi.solve.minimize",
-    "optimistic": "nupi.extragradient",
+    "optimistic": "nupi.loop.extragradient",
     "sweep": "nupi.solve.sweep",
 }
 

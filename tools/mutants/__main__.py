@@ -34,7 +34,7 @@ SLOW = (
     "tests/many_processes",
     "tests/test_own_violation.py",
     "tests/test_ground_truth.py",
-    "tests/test_penalties.py",
+    "tests/loop/test_penalties.py",
     "tests/test_state_machine.py",
     "tests/training/test_compile.py",
     "tests/training/test_compile_rows.py",

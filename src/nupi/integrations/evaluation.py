@@ -9,7 +9,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from nupi import distributed
-from nupi.best import largest_violation, tolerances
+from nupi.loop.best import largest_violation, tolerances
 from nupi.violations import Averaged, Dense, Indexed
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-GUIDE = Path(__file__).parents[1] / "docs" / "penalties.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "penalties.md"
 
 
 def test_the_snippets_end_where_the_page_says():

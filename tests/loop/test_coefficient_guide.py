@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-GUIDE = Path(__file__).parents[1] / "docs" / "integrations" / "coefficient.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "integrations" / "coefficient.md"
 
 
 def test_the_snippets_run_and_the_bound_is_met():

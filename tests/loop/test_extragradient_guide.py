@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-GUIDE = Path(__file__).parents[1] / "docs" / "extragradient.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "extragradient.md"
 
 
 def test_the_snippets_reach_the_solution():
