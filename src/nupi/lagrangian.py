@@ -201,7 +201,9 @@ class Lagrangian(MultiplierModule):
         if torch.compiler.is_compiling():
             return
         this = (id(dual), getattr(dual, "gains_seen", None), *violations)
-        again = self._last == this and len(moves) == len(violations)
+        again = (
+            self._last == this and len(moves) == len(violations) and all(move.rows is None for move in moves)
+        )
         self.__dict__["_repeat"] = Repeat.of(dual, moves, self.constraints) if again else None
         self.__dict__["_last"] = this
 

@@ -72,22 +72,6 @@ class NonFiniteMultiplierError(NonFiniteViolationError):
     _advice = "Divide the violation by its scale, or lower the gains"
 
 
-_FEW = 10_000  # errors of several groups; so many are joined faster than they are looked at one by one
-
-
-def length(errors: Sequence[torch.Tensor]) -> float:
-    """The length of all errors as one vector, or of the longest of very many; nan or inf if one is not finite.
-
-    It may also be inf where numbers are finite and very large, so that a large one asks for a closer look.
-    """
-    if len(errors) == 1 and errors[0].dim() == 1:
-        return float(torch.dot(errors[0], errors[0]).item() ** 0.5)
-    if sum(error.numel() for error in errors) > _FEW:
-        return float(max(torch.linalg.vector_norm(error).nan_to_num(torch.inf).item() for error in errors))
-    flat = [error if error.dim() == 1 else error.reshape(-1) for error in errors]
-    return float(torch.linalg.vector_norm(torch.cat(flat)).item())
-
-
 def not_finite(moves: Iterable[Move], tensors: Iterable[Iterable[torch.Tensor]]) -> list[str]:
     """The names of the moves for which some tensor has a value that is not finite."""
     return [

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nupi.ascent.finite import length
 from nupi.ascent.snapshot import spare_for
+from nupi.ascent.step import length
 from nupi.optim.base import SAFE, DualOptimizer, Work
 from nupi.violations import Move
 
@@ -116,13 +116,13 @@ class Repeat:
     def of(
         cls, dual: torch.optim.Optimizer, moves: Sequence[Move], constraints: Mapping[str, Constraint]
     ) -> Repeat | None:
-        """What the step that was just taken needs to be taken again; None if it cannot be."""
+        """What the step of whole groups that was just taken needs to be taken again; None if it cannot be."""
         if not isinstance(dual, DualOptimizer) or dual.watched:
             return None
         numbers = {id(p): number for number, group in enumerate(dual.param_groups) for p in group["params"]}
         places = []
         for move in moves:
-            if move.rows is not None or move.mask is not None or not move.multiplier.is_cpu:
+            if move.mask is not None or not move.multiplier.is_cpu:
                 return None
             place = Place(dual, numbers[id(move.multiplier)], constraints[move.name], move)
             if not dual.repeats(place.group, place.theta, place.state):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nupi.ascent import other_optimizers as others
-from nupi.ascent.finite import NonFiniteMultiplierError, NonFiniteViolationError, length, not_finite
+from nupi.ascent.finite import NonFiniteMultiplierError, NonFiniteViolationError, not_finite
 from nupi.ascent.snapshot import Snapshot, can_undo_on_device
 from nupi.optim.base import SAFE, DualOptimizer, Work
 from nupi.violations import Move, base
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nupi.distributed.together import Together
+
+_FEW = 10_000  # errors of several groups; so many are joined faster than they are looked at one by one
 
 
 def check_dual(
@@ -177,6 +179,19 @@ def _refuse_non_finite(moves: Sequence[Move]) -> bool:
     if bad:
         raise NonFiniteViolationError(bad)
     return True
+
+
+def length(errors: Sequence[torch.Tensor]) -> float:
+    """The length of all errors as one vector, or of the longest of very many; nan or inf if one is not finite.
+
+    It may also be inf where numbers are finite and very large, so that a large one asks for a closer look.
+    """
+    if len(errors) == 1 and errors[0].dim() == 1:
+        return float(torch.dot(errors[0], errors[0]).item() ** 0.5)
+    if sum(error.numel() for error in errors) > _FEW:
+        return float(max(torch.linalg.vector_norm(error).nan_to_num(torch.inf).item() for error in errors))
+    flat = [error if error.dim() == 1 else error.reshape(-1) for error in errors]
+    return float(torch.linalg.vector_norm(torch.cat(flat)).item())
 
 
 def _refuse_overflow(dual: torch.optim.Optimizer, moves: Sequence[Move]) -> None:
