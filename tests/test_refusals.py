@@ -52,6 +52,16 @@ def test_a_wrong_violation_is_refused_before_anything_moves(violations, error, m
     assert_unchanged(before, lagrangian, dual)
 
 
+def test_a_fault_within_a_mapping_of_the_users_own_is_shown_as_it_is():
+    class Lazy(dict):
+        def items(self):
+            return self.batch.items()  # there is no batch yet
+
+    lagrangian, dual = problem()
+    with pytest.raises(AttributeError, match="no attribute 'batch'"):
+        lagrangian.ascend(dual, Lazy(fair=torch.zeros(3)))
+
+
 def test_a_boolean_mask_is_not_indices():
     with pytest.raises(TypeError, match=r"boolean mask; pass the positions instead: mask.nonzero\(\)"):
         nupi.Indexed(torch.ones(3), torch.tensor([True, False, True]))

@@ -108,3 +108,13 @@ def test_a_gradient_that_was_there_before_a_watched_step_is_there_after_it():
 def test_the_step_size_of_pid_is_checked():
     with pytest.raises(ValueError, match="lr must lie in"):
         nupi.PID([torch.zeros(1)], 0.1, 1.0, 0.5, lr=-1.0)
+
+
+@pytest.mark.parametrize("gains", [{"ki": 0.1}, {"ki": 0.1, "kp": 0.7}], ids=["I", "PI"])
+def test_pid_without_its_other_gains_neither_smooths_nor_damps(gains):
+    errors, param = [1.0, 3.0, -2.0, 0.5], torch.zeros(1, dtype=torch.float64)
+    dual = nupi.PID([param], **gains)
+    path = [moved(dual, param, error).item() for error in errors]
+    integral = [0.1 * sum(errors[: t + 1]) for t in range(4)]
+    wanted = [total + gains.get("kp", 0.0) * error for total, error in zip(integral, errors, strict=True)]
+    assert path == pytest.approx(wanted)
