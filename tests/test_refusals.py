@@ -34,6 +34,11 @@ def indexed(*indices, values=None):
         ),
         ({"fair": indexed(-1)}, IndexError, "from -1 to -1"),
         ({"fair": indexed(0, values=torch.ones(1, 2))}, ValueError, "one row of the group per index"),
+        (
+            {"fair": indexed(0, values=torch.ones(1, dtype=torch.int64))},
+            TypeError,
+            "'fair' is torch.int64, not floating-point",
+        ),
         ([torch.zeros(3)], TypeError, "violations must map constraint names to tensors, but a list came"),
     ],
 )

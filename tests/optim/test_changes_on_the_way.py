@@ -29,6 +29,17 @@ def test_a_gain_for_each_constraint_is_kept_in_the_dtype_of_the_multipliers():
     assert dual.param_groups[0]["ki"].dtype == torch.float32
 
 
+def test_gains_that_are_tensors_follow_multipliers_that_become_wider():
+    param = torch.zeros(1)
+    ki, kp, nu = torch.tensor(0.1), torch.tensor(0.7), torch.tensor(0.25)
+    dual = nupi.NuPI([param], ki=ki, kp=kp, nu=nu)
+    before = moved(dual, param, 1.0).item()
+    param.data = param.data.double()
+    # In float32 kp times 1 - nu would be off by 1e-8.
+    wanted = before + 2 * ki.item() + 0.75 * kp.item()
+    assert moved(dual, param, 2.0).item() == pytest.approx(wanted, rel=1e-12)
+
+
 def test_narrow_parameters_move_together_as_each_would_alone():
     start, errors = [0.3, -1.7], [0.013, 0.0071, -0.021]
 
