@@ -34,6 +34,11 @@ def indexed(*indices, values=None):
         ),
         ({"fair": indexed(-1)}, IndexError, "from -1 to -1"),
         ({"fair": indexed(0, values=torch.ones(1, 2))}, ValueError, "one row of the group per index"),
+        (
+            {"fair": indexed(0, values=torch.ones(1, dtype=torch.int64))},
+            TypeError,
+            "'fair' is torch.int64, not floating-point",
+        ),
         ([torch.zeros(3)], TypeError, "violations must map constraint names to tensors, but a list came"),
     ],
 )
@@ -50,6 +55,16 @@ def test_a_wrong_violation_is_refused_before_anything_moves(violations, error, m
     with pytest.raises(error, match=message):
         lagrangian(torch.zeros(()), both)
     assert_unchanged(before, lagrangian, dual)
+
+
+def test_a_fault_within_a_mapping_of_the_users_own_is_shown_as_it_is():
+    class Lazy(dict):
+        def items(self):
+            return self.batch.items()  # there is no batch yet
+
+    lagrangian, dual = problem()
+    with pytest.raises(AttributeError, match="no attribute 'batch'"):
+        lagrangian.ascend(dual, Lazy(fair=torch.zeros(3)))
 
 
 def test_a_boolean_mask_is_not_indices():

@@ -322,17 +322,18 @@ def test_freeze_gives_a_nupi_with_the_gains_found():
     train(primal, lagrangian, frozen, evaluate, 5)
 
 
-def test_once_an_epoch_the_response_counts_the_steps_between():
+@pytest.mark.parametrize("between", [2, 10])
+def test_once_an_epoch_the_response_counts_the_steps_between(between):
     _, primal, lagrangian, evaluate = quadratic()
     dual = nupi.SelfTuned(lagrangian.parameters(), steps=30, primal=primal)
     for step in range(600):
         loss, violations = evaluate()
-        if step % 10 == 0:
+        if step % between == 0:
             lagrangian.ascend(dual, violations)
         lagrangian(loss, violations).backward()
         primal.step()
         primal.zero_grad()
-    assert dual.param_groups[0]["per_step"] == 10
+    assert dual.param_groups[0]["per_step"] == between
     # The Hessian is the identity and P is 0.05: a drift relaxes by 0.05 a primal step.
     torch.testing.assert_close(
         dual.gains()["rows"]["curvature"], torch.full((2,), 0.05, dtype=WIDE), rtol=1e-6, atol=0

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+import nupi
 from nupi.constraints import Bounds
 from nupi.optim import identification, observation, self_tuning
 from nupi.optim.retuning import SLOTS
@@ -222,3 +223,20 @@ def test_what_is_taken_in_is_that_in_plain_numbers():
     for name, values in kept.items():
         wanted = torch.tensor([s[name] for s in expected], dtype=torch.float64)
         torch.testing.assert_close(values, wanted, rtol=1e-8, atol=1e-12, msg=lambda m, n=name: f"{n}: {m}")
+
+
+@pytest.mark.parametrize(("rows", "apart"), [(100, True), (150, True), (151, False), (300, False)])
+def test_rows_are_looked_at_apart_if_a_batch_shows_at_most_half_of_many(rows, apart):
+    lagrangian = nupi.Lagrangian({"each": nupi.Equality(300)})
+    x = torch.arange(1.0, rows + 1, requires_grad=True)
+    where = torch.arange(300).flip(0)[:rows]
+    ((target, violation),) = lagrangian._paired({"each": nupi.Indexed(x.square(), where)})
+    shown = observation.see(target, violation)
+    if apart:
+        assert shown.elements.tolist() == sorted(where.tolist())
+        assert shown.errors.tolist() == x.square().flip(0).tolist()
+    else:
+        assert shown.elements is None
+        assert torch.equal(shown.errors[where], x.square())
+    (slope,) = torch.autograd.grad(shown.errors.sum(), x)
+    assert torch.equal(slope, 2 * x)
