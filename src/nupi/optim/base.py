@@ -121,6 +121,13 @@ class DualOptimizer(Optimizer):
         """Whether a parameter that has no state yet needs none with these options."""
         return False
 
+    def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
+        if isinstance(params, torch.nn.Module):
+            raise TypeError(
+                f"params must be multipliers, but a {type(params).__name__} came; pass lagrangian.parameters()"
+            )
+        super().__init__(params, defaults)
+
     def _check_group(self, group: dict[str, Any]) -> None:
         """Refuse a param group that is no good; numbers become plain floats."""
         check_options(group, self.defaults)

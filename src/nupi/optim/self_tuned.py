@@ -32,13 +32,13 @@ MEASUREMENTS = 8  # in `steps`, once the first few are past
 class SelfTuned(DualOptimizer):
     """A nuPI controller that finds its own gains.
 
-    You say in how many dual steps the constraints should be met, and nothing about units, step sizes or the
-    optimizer of the model. A quarter of training is a good answer. See `nupi.optim.self_tuning` for the rule and
-    docs/self_tuned.md for where it fails.
+    You say within how many dual steps the constraints should be met: a quarter of training is a good answer. Units
+    and step sizes do not matter. See `nupi.optim.self_tuning` for the rule, and "Gains that find themselves"
+    (docs/self_tuned.md) for where it fails. For one constraint per sample (`Indexed`) use `NuPI`.
 
-    With `primal` the response of the model to a multiplier is measured: now and then, where `lagrangian(loss,
-    violations)` has the graph at hand. Without it the response is identified from violations and multipliers; that
-    needs nothing from the model, takes longer to find, and starts from a guess that depends on `scale`.
+    With `primal`, the response of the model to a multiplier is measured now and then, inside `lagrangian(loss,
+    violations)`. Without it, the response is identified from violations and multipliers. That needs nothing from the
+    model, takes longer, and starts from a guess that depends on `scale`.
 
     Args:
         params: multipliers, or param groups with `steps` of their own.

@@ -345,7 +345,8 @@ def as_violation(name: str, given: Any) -> Violation:
     if isinstance(given, Violation):
         return given
     raise TypeError(
-        f"the violation of {name!r} must be a tensor, Indexed or Averaged, but it is a {type(given).__name__}"
+        f"the violation of {name!r} must be a tensor, Indexed, Averaged or Measured, but it is a "
+        f"{type(given).__name__}; give the tensor itself, without .item(), so that gradients reach the model"
     )
 
 
