@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -13,13 +13,14 @@ from nupi.gates.transformer.blocks import blocks, widths
 if TYPE_CHECKING:
     from torch import nn
 
+    from nupi.gates.call import Call
     from nupi.gates.transformer.blocks import Block
 
 
-def block_network(model: nn.Module, plain: nn.Module, inputs: tuple[Any, ...]) -> Network:
+def block_network(model: nn.Module, plain: nn.Module, call: Call) -> Network:
     """The parts of a gated transformer, by its structure; arguments as for `network`."""
     conditions, gates = Conditions(), gate_numbers(model)
-    shapes, counts = call_shapes(plain, inputs), flops_of(plain, inputs)
+    shapes, counts = call_shapes(plain, call), flops_of(plain, call)
     parts = []
     for block in blocks(plain):
         if block.user not in gates:

@@ -8,6 +8,7 @@ widths.
 from __future__ import annotations
 
 import copy
+import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,7 +22,10 @@ from nupi.gates.harvesting.rules import LAYER_NORMS
 from nupi.gates.layers import is_conv1d
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from nupi.gates.budgets.parts import Network, Part
+    from nupi.gates.call import Call
 
 GRID = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the widths, as shares; 0 stands for one channel
 SECONDS = 0.01  # that each entry of a table is measured for
@@ -78,9 +82,9 @@ def _cell(share: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return cell, place - cell
 
 
-def timed(network: Network, plain: nn.Module, inputs: tuple[Any, ...], gates: int) -> Latency:
+def timed(network: Network, plain: nn.Module, call: Call, gates: int) -> Latency:
     """The latency of a plain model as a function of the gates, measured on these inputs."""
-    shapes = call_shapes(plain, inputs)
+    shapes = call_shapes(plain, call)
     nothing = torch.zeros(len(GRID), len(GRID), dtype=torch.float64)
     tables = torch.stack(
         [
@@ -91,7 +95,7 @@ def timed(network: Network, plain: nn.Module, inputs: tuple[Any, ...], gates: in
         ]
     )
     with unchanged(plain):
-        total = _seconds(plain, inputs)
+        total = _seconds(functools.partial(plain, **call.named), call.positional)
     outputs = torch.tensor(
         [shapes[part.name][1].numel() if any(part.parameters) else 0 for part in network.parts],
         dtype=torch.float64,
@@ -134,7 +138,7 @@ def _first(count: int, share: float, groups: int) -> torch.Tensor:
 
 
 @torch.no_grad()
-def _seconds(module: nn.Module, inputs: tuple[Any, ...]) -> float:
+def _seconds(module: Callable[..., Any], inputs: tuple[Any, ...]) -> float:
     from torch.utils.benchmark import Timer
 
     timer = Timer(

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch  # noqa: TC002 - the example below uses it
 from torch import nn  # noqa: TC002 - the example below uses it
 
+from nupi.gates.call import Call
 from nupi.gates.densities import gated_layers
 from nupi.gates.graph import UntraceableError, trace, unchanged
 from nupi.gates.harvesting.bake import bake
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torch import fx
+
+    from nupi.gates.call import Example
 
 __all__ = ["Footprint", "Harvest", "HarvestError", "harvest"]
 
@@ -93,7 +96,7 @@ class Harvest:
 
 def harvest(
     model: nn.Module,
-    example: torch.Tensor | tuple[Any, ...],
+    example: Example,
     *,
     partial: bool = False,
     tolerance: float = 1e-5,
@@ -105,7 +108,8 @@ def harvest(
 
     Args:
         model: a model with gated layers, which `torch.fx` can trace.
-        example: an input, or a tuple of them: the graph's shapes, the check and the timings are taken on it.
+        example: an input, a tuple of all arguments, or a dict of them by name: the graph's shapes, the check and the
+            timings are taken on it.
         partial: where closed channels cannot be taken out, leave them and say so in `stuck`.
         tolerance: the largest `difference` of an output on the example that may be.
         repeats: how often each model is timed.
@@ -131,24 +135,24 @@ def harvest(
     if not isinstance(repeats, int) or repeats < 1:
         raise ValueError(f"repeats={repeats!r} must be a whole number, at least 1")
     check_model(model)
-    inputs = example if isinstance(example, tuple) else (example,)
+    call = Call.of(example)
     whole = copied(model)
     closed, stays = _closed_channels(whole), open_inputs(whole)
-    expected = outputs(whole, inputs)
+    expected = outputs(whole, call)
     bake(whole)
     small = copy.deepcopy(whole)
     channels = narrow_blocks(small, list(blocks(small)), stays) if stays else {}
     stuck: dict[str, str] = {}
     if closed is not None:
         try:
-            walk = Walk(small, trace(small, inputs))
+            walk = Walk(small, trace(small, call))
         except UntraceableError as error:
             raise HarvestError(str(error)) from error
         stuck = _stuck(walk, closed)
         _refuse(stuck, partial=partial)
         channels |= narrow(walk)
     note_in_config(small, stays)
-    gap = difference(expected, outputs(small, inputs, "the smaller model"))
+    gap = difference(expected, outputs(small, call, "the smaller model"))
     if not gap <= tolerance:
         raise HarvestError(
             f"the outputs of the smaller model differ by {gap:.1e}, which is more than tolerance={tolerance:g}; a "
@@ -156,7 +160,7 @@ def harvest(
             "itself (tied weights) can cause this"
         )
     with unchanged(small):
-        before, after = measure([whole, small], inputs, repeats)
+        before, after = measure([whole, small], call, repeats)
     return Harvest(small, before, after, channels, stuck, gap)
 
 

@@ -6,7 +6,7 @@ import copy
 import statistics
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import nn
+
+    from nupi.gates.call import Call
 
 WARM_UP = 3
 
@@ -35,23 +37,23 @@ class Footprint:
     milliseconds: float
 
 
-def measure(models: Sequence[nn.Module], inputs: tuple[Any, ...], repeats: int) -> list[Footprint]:
+def measure(models: Sequence[nn.Module], call: Call, repeats: int) -> list[Footprint]:
     """The footprints of models in evaluation mode on the same inputs, timed in turn so that noise is shared."""
     from torch.utils.flop_counter import FlopCounterMode
 
     here = [_on_cpu(model) for model in models]
-    arguments = tuple(each.cpu() if isinstance(each, torch.Tensor) else each for each in inputs)
+    call = call.on_cpu()
     flops = []
     times: list[list[float]] = [[] for _ in here]
     with torch.no_grad():
         for model in here:
             with FlopCounterMode(display=False) as counter:
-                model(*arguments)
+                call(model)
             flops.append(counter.get_total_flops())
         for turn in range(WARM_UP + repeats):
             for model, seconds in zip(here, times, strict=True):
                 start = time.perf_counter()
-                model(*arguments)
+                call(model)
                 if turn >= WARM_UP:
                     seconds.append(time.perf_counter() - start)
     return [
