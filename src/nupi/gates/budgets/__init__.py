@@ -11,6 +11,7 @@ budget.fit()                                                # from near the budg
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
 import torch
@@ -26,6 +27,7 @@ from nupi.gates.densities import gated_layers
 from nupi.gates.graph import UntraceableError
 from nupi.gates.harvesting.bake import bake
 from nupi.gates.harvesting.checks import check_model, copied, outputs
+from nupi.gates.harvesting.stuck import stuck_for_good
 from nupi.gates.transformer.layers import GatedInput
 
 if TYPE_CHECKING:
@@ -154,8 +156,9 @@ def budget(
         example: an input, a tuple of all arguments, or a dict of them by name: FLOPs and times are those of this call.
         parameters: the share of the parameters that may be left.
         flops: the share of the FLOPs of convolutions and matrix products.
-        latency: the share of the time. Every layer is measured at several widths, which takes a few seconds; times in
-            between are interpolated.
+        latency: the share of the time. Every form of layer is measured at several widths, which takes about a second
+            each; times in between are interpolated. In a run of many processes all ranks must call this, and the
+            times are those of rank 0.
 
     Returns:
         A callable: `budget()` is the violation to give to a Lagrangian, `budget.realised()` and `budget.expected()` are
@@ -189,16 +192,21 @@ def budget(
             f"model has gates on the single weights of {on_weights[0]!r}: these become zeros, which a harvest does not "
             "take out; gate channels, or constrain nupi.gates.density"
         )
-    made = Budget(
-        [layer.gate for layer in layers.values()],
-        _share(model, Call.of(example), unit),
-        unit=unit,
-        limit=float(limit),
-    )
+    call = Call.of(example)
+    share, stuck = _share(model, call, unit), stuck_for_good(model, call)
+    made = Budget([layer.gate for layer in layers.values()], share, unit=unit, limit=float(limit))
+    why = "".join(f"; channels of {layer!r} cannot go: {reason}" for layer, reason in list(stuck.items())[:3])
+    why += f"; and those of {len(stuck) - 3} more layers" if len(stuck) > 3 else ""
     if made.smallest > limit:
         raise ValueError(
-            f"{unit}={limit!r} cannot be reached: with all gates closed {made.smallest:.3f} of the network is left, "
-            "which has no gates; gate more layers, or ask for more"
+            f"{unit}={limit!r} cannot be reached: with all gates closed {made.smallest:.3f} of the network is left"
+            f"{why}; gate {'other' if stuck else 'more'} layers, or ask for more"
+        )
+    if stuck:
+        warnings.warn(
+            f"some gates take nothing out of the network{why}. Gate other layers, or pass partial=True to harvest, "
+            "which otherwise refuses",
+            stacklevel=2,
         )
     return made
 

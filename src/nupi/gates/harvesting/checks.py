@@ -69,6 +69,18 @@ def outputs(model: nn.Module, call: Call, name: str = "model") -> list[torch.Ten
     return tensors
 
 
+def rounding(model: nn.Module) -> float:
+    """The largest `difference` that rounding explains: 1e-5, or four times the precision of the parameters.
+
+    Transformers of 2 and of 12 layers, harvested in bfloat16 and in float16, differed by 0.6 to 2 times of it.
+
+    >>> rounding(nn.Linear(2, 2)), rounding(nn.Linear(2, 2).bfloat16())
+    (1e-05, 0.03125)
+    """
+    coarse = [torch.finfo(each.dtype).eps for each in model.parameters() if each.is_floating_point()]
+    return max(1e-5, 4 * max(coarse, default=0.0))
+
+
 def difference(expected: list[torch.Tensor], found: list[torch.Tensor]) -> float:
     """The largest difference between outputs, relative to the largest of them or 1; nan where one is nan.
 
