@@ -21,12 +21,13 @@ from nupi.gates.budgets.blocks import block_network
 from nupi.gates.budgets.counting import Count
 from nupi.gates.budgets.fitting import filled, strongest
 from nupi.gates.budgets.latency import timed
-from nupi.gates.budgets.parts import flops_of, network
+from nupi.gates.budgets.parts import network
 from nupi.gates.call import Call
 from nupi.gates.densities import gated_layers
 from nupi.gates.graph import UntraceableError
 from nupi.gates.harvesting.bake import bake
 from nupi.gates.harvesting.checks import check_model, copied, outputs
+from nupi.gates.harvesting.footprint import flops_of
 from nupi.gates.harvesting.stuck import stuck_for_good
 from nupi.gates.transformer.layers import GatedInput
 

@@ -97,7 +97,10 @@ def timed(network: Network, plain: nn.Module, call: Call, gates: int) -> Latency
         torch.distributed.broadcast_object_list(measured, src=0)
     tables, total = measured[0]
     outputs = torch.tensor(
-        [shapes[part.name][1].numel() if any(part.parameters) else 0 for part in network.parts],
+        [
+            shapes[part.name][1].numel() if any(part.parameters) and part.name in shapes else 0
+            for part in network.parts
+        ],
         dtype=torch.float64,
     )
     return Latency(network, tables, total, outputs, gates)
@@ -116,7 +119,8 @@ def _measured(
         layer = plain.get_submodule(part.name)
         form = (repr(layer), part.parameters, len(part.outgoing), shapes.get(part.name))
         if form not in known:
-            known[form] = _table(layer, part, shapes[part.name][0]) if any(part.parameters) else nothing
+            is_timed = any(part.parameters) and part.name in shapes
+            known[form] = _table(layer, part, shapes[part.name][0]) if is_timed else nothing
         tables.append(known[form])
     with unchanged(plain):
         total = _seconds(functools.partial(plain, **call.named), call.positional)

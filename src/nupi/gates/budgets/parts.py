@@ -132,12 +132,3 @@ def call_shapes(model: nn.Module, call: Call) -> dict[str, tuple[torch.Size, tor
         for handle in handles:
             handle.remove()
     return shapes
-
-
-def flops_of(model: nn.Module, call: Call) -> dict[str, int]:
-    """The FLOPs of a call: of the whole model as "Global", and of each module under the model's class and its name."""
-    from torch.utils.flop_counter import FlopCounterMode
-
-    with unchanged(model), torch.no_grad(), FlopCounterMode(display=False) as counter:
-        call(model)
-    return {name: sum(each.values()) for name, each in counter.get_flop_counts().items()}
