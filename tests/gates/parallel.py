@@ -7,6 +7,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import nupi
 from nupi import gates
+from nupi.gates.budgets import latency
 
 
 def model():
@@ -43,6 +44,28 @@ def trained_on_ranks(steps=4):
         "harvested": small.after.parameters / small.before.parameters,
         "moved": not torch.equal(model()[1].gate.log_alpha, net[1].gate.log_alpha),
     }
+
+
+def latency_shares():
+    """The share of the time that some gates leave, by tables that each rank would measure differently."""
+    clock = float(1 + torch.distributed.get_rank())
+
+    def seconds(module, inputs):
+        output = module(*inputs)
+        return 1e-6 * (1 + clock * output.numel() ** clock)
+
+    net, old = model().eval(), latency._seconds
+    latency._seconds = seconds
+    try:
+        budget = gates.budget(net, torch.randn(4, 6), latency=0.9)
+    finally:
+        latency._seconds = old
+    with torch.no_grad():
+        for phi in gates.gate_parameters(net):
+            phi[::2] = -9.0
+    shares = [budget.realised().item(), budget.expected().item()]
+    budget.fit()
+    return shares, [phi.tolist() for phi in gates.gate_parameters(net)]
 
 
 def gate_gradients():

@@ -228,8 +228,9 @@ def test_what_cannot_be_compared_is_refused():
         (torch.randn(2, 5), r"example .* is a tensor \(2, 5\) of torch.float32: RuntimeError: mat1"),
         (torch.ones(2, 3, dtype=torch.long), r"example .* is a tensor \(2, 3\) of torch.int64: RuntimeError"),
         ([torch.randn(2, 3)], "example .* is a list: TypeError"),
-        ({"x": torch.randn(2, 3)}, "example .* is a dict: TypeError"),
-        ((torch.randn(2, 3), None), "example .*, a NoneType: TypeError"),
+        ({"x": torch.randn(2, 3)}, r"example .* is x, a tensor \(2, 3\) of torch.float32: TypeError"),
+        (({"x": torch.randn(2, 3)},), "example .* is a dict: TypeError"),
+        ((torch.randn(2, 3), None), "example .*; a NoneType: TypeError"),
     ],
 )
 def test_a_wrong_example_is_named(example, message, capfd):

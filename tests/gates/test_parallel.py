@@ -32,6 +32,12 @@ def test_the_gradient_of_the_gates_is_the_mean_over_ranks_plus_that_of_the_size(
             assert one == pytest.approx(other, rel=1e-5, abs=1e-8)
 
 
+def test_a_budget_on_time_is_the_same_on_all_ranks(ranks):
+    """Each has its own clock; with two tables the ranks would fit two networks."""
+    first, second = ranks.run(parallel.latency_shares, world=2)
+    assert first == second
+
+
 def test_a_gated_norm_that_was_converted_to_sync_batch_norm_is_refused():
     model = nn.SyncBatchNorm.convert_sync_batchnorm(gated(chain))
     for what in (

@@ -78,41 +78,6 @@ def test_a_harvested_model_is_saved_and_loaded(build, tmp_path):
     }
 
 
-class EncoderBlock(nn.Module):
-    """As torchvision's ViT has it: torch's own attention, and an MLP that is a Sequential."""
-
-    def __init__(self, width=16):
-        super().__init__()
-        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.self_attention = nn.MultiheadAttention(width, 4, batch_first=True)
-        layers = (nn.Linear(width, 40), nn.GELU(), nn.Dropout(0.1), nn.Linear(40, width), nn.Dropout(0.1))
-        self.mlp = nn.Sequential(*layers)
-
-    def forward(self, x):
-        y = self.ln_1(x)
-        x = x + self.self_attention(y, y, y, need_weights=False)[0]
-        return x + self.mlp(self.ln_2(x))
-
-
-@pytest.mark.parametrize("unit", ["parameters", "flops"])
-def test_an_mlp_beside_torchs_own_attention_is_found_and_harvested(unit):
-    torch.manual_seed(0)
-    model, tokens = (
-        nn.Sequential(EncoderBlock(), EncoderBlock(), nn.Linear(16, 3)).eval(),
-        torch.randn(2, 5, 16),
-    )
-    dense = counted(model, tokens, unit)
-    assert gates.attach_transformer(model) == ["0.mlp.3", "1.mlp.3"]
-    with torch.no_grad():
-        for phi in gates.gate_parameters(model):
-            phi.normal_(-1.6, 2.0)
-    small = gates.harvest(model, tokens, repeats=1).model
-    torch.testing.assert_close(small(tokens), model(tokens), rtol=1e-5, atol=1e-5)
-    share = counted(small, tokens, unit) / dense
-    assert share < 1
-    assert gates.budget(model, tokens, **{unit: 1.0}).realised().item() == pytest.approx(share, rel=1e-5)
-
-
 def test_a_key_value_group_goes_with_its_queries():
     model, example = gated(llama)
     with torch.no_grad():

@@ -20,6 +20,7 @@ from nupi.gates.harvesting import Harvest, HarvestError, harvest
 from nupi.gates.layers import Gated, GatedConv1d, GatedConv2d, GatedLinear
 from nupi.gates.norms import GatedGroupNorm, GatedLayerNorm, GatedRMSNorm
 from nupi.gates.transformer.attaching import attach_transformer
+from nupi.gates.transformer.attention import HeadAttention
 from nupi.gates.transformer.layers import GatedInputLinear
 from nupi.gates.transformer.pretrained import from_pretrained
 
@@ -38,6 +39,7 @@ __all__ = [
     "HardConcrete",
     "Harvest",
     "HarvestError",
+    "HeadAttention",
     "attach",
     "attach_transformer",
     "budget",

@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx, nn
 
+from nupi.gates.call import Call
 from nupi.gates.layers import Gated
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
+
+    from nupi.gates.call import Example
 
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
@@ -23,7 +26,7 @@ class UntraceableError(ValueError):
     """`torch.fx` cannot turn the model into a graph."""
 
 
-def trace(model: nn.Module, example: tuple[Any, ...] | None = None) -> fx.Graph:
+def trace(model: nn.Module, example: Example | Call | None = None) -> fx.Graph:
     """The graph of one forward pass, whose layers are `call_module` nodes. The model is left as it was.
 
     Args:
@@ -35,11 +38,12 @@ def trace(model: nn.Module, example: tuple[Any, ...] | None = None) -> fx.Graph:
         UntraceableError: the forward pass depends on values, or has arguments that a graph cannot stand for.
     """
     with unchanged(model):
+        call = None if example is None else Call.of(example)
         try:
-            graph = _LayerTracer(example).trace(model)
-            if example is not None:
+            graph = _LayerTracer(call).trace(model)
+            if call is not None:
                 with torch.no_grad():
-                    _Shapes(model, graph).run(*example)
+                    _Shapes(model, graph, call.named).run(*call.positional)
         except Exception as error:  # tracing runs the user's own code, which may raise anything
             raise UntraceableError(
                 f"torch.fx cannot trace {type(model).__name__}: {type(error).__name__}: {error}"
@@ -94,9 +98,9 @@ def unchanged(model: nn.Module) -> Iterator[None]:
 class _LayerTracer(fx.Tracer):
     """Looks into the user's modules, and takes torch's layers, those made from them and the gated ones whole."""
 
-    def __init__(self, example: tuple[Any, ...] | None) -> None:
+    def __init__(self, call: Call | None) -> None:
         super().__init__()
-        self._example = example
+        self._call = Call.of(torch.empty(0)) if call is None else call
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         if isinstance(m, Gated) or super().is_leaf_module(m, module_qualified_name):
@@ -119,8 +123,10 @@ class _LayerTracer(fx.Tracer):
         positional = [
             name for name, each in parameters.items() if each.kind <= inspect.Parameter.POSITIONAL_OR_KEYWORD
         ][1:]
-        example = (torch.empty(0),) if self._example is None else self._example
-        given = dict(zip(positional, example, strict=False))
+        given = dict(zip(positional, self._call.positional, strict=False)) | dict(self._call.named)
+        others = {name: value for name, value in self._call.named.items() if name not in parameters}
+        if tensors := [name for name, value in others.items() if isinstance(value, torch.Tensor)]:
+            raise TypeError(f"the tensor {tensors[0]!r} goes into **, where a graph cannot follow it")
         function, (model, *proxies) = super().create_args_for_root(root_fn, is_module, concrete_args)
         arguments: list[Any] = [model]
         for proxy in proxies:
@@ -131,9 +137,9 @@ class _LayerTracer(fx.Tracer):
                     value if value is None or isinstance(value, bool | int | float | str) else proxy
                 )
             elif name.startswith("**"):
-                arguments.append({})
+                arguments.append(others)
             elif name.startswith("*"):
-                arguments.append(proxy if len(example) > len(positional) else ())
+                arguments.append(proxy if len(self._call.positional) > len(positional) else ())
             else:
                 default = parameters[name].default
                 arguments.append(proxy if default is inspect.Parameter.empty else default)
@@ -143,9 +149,13 @@ class _LayerTracer(fx.Tracer):
 class _Shapes(fx.Interpreter):
     """Runs the graph, and notes the shape of every tensor."""
 
-    def __init__(self, model: nn.Module, graph: fx.Graph) -> None:
+    def __init__(self, model: nn.Module, graph: fx.Graph, named: Mapping[str, Any]) -> None:
         super().__init__(model, graph=graph)
+        self._named = named
         self.extra_traceback = False  # an error then has the model's own words alone
+
+    def placeholder(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self._named[target] if target in self._named else super().placeholder(target, args, kwargs)
 
     def run_node(self, n: fx.Node) -> Any:
         result = super().run_node(n)

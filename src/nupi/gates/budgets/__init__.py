@@ -11,7 +11,8 @@ budget.fit()                                                # from near the budg
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import warnings
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -20,16 +21,20 @@ from nupi.gates.budgets.blocks import block_network
 from nupi.gates.budgets.counting import Count
 from nupi.gates.budgets.fitting import filled, strongest
 from nupi.gates.budgets.latency import timed
-from nupi.gates.budgets.parts import flops_of, network
+from nupi.gates.budgets.parts import network
+from nupi.gates.call import Call
 from nupi.gates.densities import gated_layers
 from nupi.gates.graph import UntraceableError
 from nupi.gates.harvesting.bake import bake
-from nupi.gates.harvesting.checks import check_model, copied
+from nupi.gates.harvesting.checks import check_model, copied, outputs
+from nupi.gates.harvesting.footprint import flops_of
+from nupi.gates.harvesting.stuck import stuck_for_good
 from nupi.gates.transformer.layers import GatedInput
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from nupi.gates.call import Example
     from nupi.gates.hard_concrete import HardConcrete
 
 
@@ -136,7 +141,7 @@ class Budget:
 
 def budget(
     model: nn.Module,
-    example: torch.Tensor | tuple[Any, ...],
+    example: Example,
     *,
     parameters: float | None = None,
     flops: float | None = None,
@@ -149,11 +154,12 @@ def budget(
 
     Args:
         model: a model with gates on channels.
-        example: an input, or a tuple of all arguments: FLOPs and times are those of this call.
+        example: an input, a tuple of all arguments, or a dict of them by name: FLOPs and times are those of this call.
         parameters: the share of the parameters that may be left.
         flops: the share of the FLOPs of convolutions and matrix products.
-        latency: the share of the time. Every layer is measured at several widths, which takes a few seconds; times in
-            between are interpolated.
+        latency: the share of the time. Every form of layer is measured at several widths, which takes about a second
+            each; times in between are interpolated. In a run of many processes all ranks must call this, and the
+            times are those of rank 0.
 
     Returns:
         A callable: `budget()` is the violation to give to a Lagrangian, `budget.realised()` and `budget.expected()` are
@@ -187,22 +193,30 @@ def budget(
             f"model has gates on the single weights of {on_weights[0]!r}: these become zeros, which a harvest does not "
             "take out; gate channels, or constrain nupi.gates.density"
         )
-    inputs = example if isinstance(example, tuple) else (example,)
-    made = Budget(
-        [layer.gate for layer in layers.values()], _share(model, inputs, unit), unit=unit, limit=float(limit)
-    )
+    call = Call.of(example)
+    share, stuck = _share(model, call, unit), stuck_for_good(model, call)
+    made = Budget([layer.gate for layer in layers.values()], share, unit=unit, limit=float(limit))
+    why = "".join(f"; channels of {layer!r} cannot go: {reason}" for layer, reason in list(stuck.items())[:3])
+    why += f"; and those of {len(stuck) - 3} more layers" if len(stuck) > 3 else ""
     if made.smallest > limit:
         raise ValueError(
-            f"{unit}={limit!r} cannot be reached: with all gates closed {made.smallest:.3f} of the network is left, "
-            "which has no gates; gate more layers, or ask for more"
+            f"{unit}={limit!r} cannot be reached: with all gates closed {made.smallest:.3f} of the network is left"
+            f"{why}; gate {'other' if stuck else 'more'} layers, or ask for more"
+        )
+    if stuck:
+        warnings.warn(
+            f"some gates take nothing out of the network{why}. Gate other layers, or pass partial=True to harvest, "
+            "which otherwise refuses",
+            stacklevel=2,
         )
     return made
 
 
-def _share(model: nn.Module, inputs: tuple[Any, ...], unit: str) -> Callable[[torch.Tensor], torch.Tensor]:
+def _share(model: nn.Module, call: Call, unit: str) -> Callable[[torch.Tensor], torch.Tensor]:
     plain = copied(model)
     gates = sum(layer.gate.log_alpha.numel() for layer in gated_layers(model).values())
     bake(plain)
+    outputs(plain, call)  # for an error in words, if the model cannot be called so
     by_structure = [isinstance(layer, GatedInput) for layer in gated_layers(model).values()]
     if any(by_structure) and not all(by_structure):
         raise ValueError(
@@ -210,12 +224,12 @@ def _share(model: nn.Module, inputs: tuple[Any, ...], unit: str) -> Callable[[to
             "it with one of the two"
         )
     try:
-        parts = (block_network if any(by_structure) else network)(model, plain, inputs)
+        parts = (block_network if any(by_structure) else network)(model, plain, call)
     except UntraceableError as error:
         raise ValueError(f"{error}. So the size of the harvested network cannot be computed") from error
     if unit == "latency":
-        return timed(parts, plain, inputs, gates)
+        return timed(parts, plain, call, gates)
     if unit == "parameters":
         total = sum(each.numel() for each in plain.parameters())
         return Count(parts, [each.parameters for each in parts.parts], total, gates)
-    return Count(parts, [each.flops for each in parts.parts], flops_of(plain, inputs)["Global"], gates)
+    return Count(parts, [each.flops for each in parts.parts], flops_of(plain, call)["Global"], gates)

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from nupi.gates.budgets.parts import Network, Part, always, call_shapes, flops_of, gate_numbers
+from nupi.gates.budgets.parts import Network, Part, always, call_shapes, gate_numbers
 from nupi.gates.harvesting.conditions import Conditions
+from nupi.gates.harvesting.footprint import flops_of
 from nupi.gates.transformer.blocks import blocks, widths
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from nupi.gates.call import Call
     from nupi.gates.transformer.blocks import Block
 
 
-def block_network(model: nn.Module, plain: nn.Module, inputs: tuple[Any, ...]) -> Network:
+def block_network(model: nn.Module, plain: nn.Module, call: Call) -> Network:
     """The parts of a gated transformer, by its structure; arguments as for `network`."""
     conditions, gates = Conditions(), gate_numbers(model)
-    shapes, counts = call_shapes(plain, inputs), flops_of(plain, inputs)
+    shapes, counts = call_shapes(plain, call), flops_of(plain, call)
     parts = []
     for block in blocks(plain):
         if block.user not in gates:
@@ -27,7 +29,9 @@ def block_network(model: nn.Module, plain: nn.Module, inputs: tuple[Any, ...]) -
         alive = torch.tensor([conditions.gate(number) for number in gates[block.user]])
         for maker in block.makers:
             outgoing = alive.repeat_interleave(maker.size).repeat(maker.copies)
-            parts.append(_linear(plain, maker.name, None, outgoing, shapes[maker.name][1]))
+            # Attention to another tensor reads the weights of this layer past it: what that costs is the attention's.
+            calls = shapes[maker.name][1] if maker.name in shapes else None
+            parts.append(_linear(plain, maker.name, None, outgoing, calls))
         incoming = alive.repeat_interleave(block.size)
         parts.append(_linear(plain, block.user, incoming, None, shapes[block.user][1]))
         if block.kind == "heads":
@@ -40,11 +44,11 @@ def _linear(
     name: str,
     incoming: torch.Tensor | None,
     outgoing: torch.Tensor | None,
-    output: torch.Size,
+    output: torch.Size | None,
 ) -> Part:
     layer = model.get_submodule(name)
     inside, outside = widths(layer)
-    calls = output.numel() / outside
+    calls = 0.0 if output is None else output.numel() / outside
     bias = float(getattr(layer, "bias", None) is not None)
     return Part(
         name,

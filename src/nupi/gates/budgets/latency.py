@@ -8,11 +8,13 @@ widths.
 from __future__ import annotations
 
 import copy
+import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
+from nupi.distributed import world_size
 from nupi.gates.budgets.counting import Widths
 from nupi.gates.budgets.parts import call_shapes
 from nupi.gates.graph import unchanged
@@ -21,7 +23,10 @@ from nupi.gates.harvesting.rules import LAYER_NORMS
 from nupi.gates.layers import is_conv1d
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from nupi.gates.budgets.parts import Network, Part
+    from nupi.gates.call import Call
 
 GRID = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the widths, as shares; 0 stands for one channel
 SECONDS = 0.01  # that each entry of a table is measured for
@@ -78,25 +83,48 @@ def _cell(share: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return cell, place - cell
 
 
-def timed(network: Network, plain: nn.Module, inputs: tuple[Any, ...], gates: int) -> Latency:
-    """The latency of a plain model as a function of the gates, measured on these inputs."""
-    shapes = call_shapes(plain, inputs)
-    nothing = torch.zeros(len(GRID), len(GRID), dtype=torch.float64)
-    tables = torch.stack(
-        [
-            _table(plain.get_submodule(part.name), part, shapes[part.name][0])
-            if any(part.parameters)
-            else nothing
-            for part in network.parts
-        ]
-    )
-    with unchanged(plain):
-        total = _seconds(plain, inputs)
+def timed(network: Network, plain: nn.Module, call: Call, gates: int) -> Latency:
+    """The latency of a plain model as a function of the gates, measured on these inputs.
+
+    In a run of many processes the times are those of rank 0: else each would have its own multiplier, and fit its own
+    network. All ranks must take part.
+    """
+    shapes = call_shapes(plain, call)
+    measured: list[Any] = [None]
+    if world_size(None) == 1 or torch.distributed.get_rank() == 0:
+        measured = [_measured(network, plain, call, shapes)]
+    if world_size(None) > 1:
+        torch.distributed.broadcast_object_list(measured, src=0)
+    tables, total = measured[0]
     outputs = torch.tensor(
-        [shapes[part.name][1].numel() if any(part.parameters) else 0 for part in network.parts],
+        [
+            shapes[part.name][1].numel() if any(part.parameters) and part.name in shapes else 0
+            for part in network.parts
+        ],
         dtype=torch.float64,
     )
     return Latency(network, tables, total, outputs, gates)
+
+
+def _measured(
+    network: Network, plain: nn.Module, call: Call, shapes: dict[str, tuple[torch.Size, torch.Size]]
+) -> tuple[torch.Tensor, float]:
+    """The tables of all parts, and the time of the whole model."""
+    nothing = torch.zeros(len(GRID), len(GRID), dtype=torch.float64)
+    known: dict[
+        object, torch.Tensor
+    ] = {}  # layers of the same form take the same time: one of them is measured
+    tables = []
+    for part in network.parts:
+        layer = plain.get_submodule(part.name)
+        form = (repr(layer), part.parameters, len(part.outgoing), shapes.get(part.name))
+        if form not in known:
+            is_timed = any(part.parameters) and part.name in shapes
+            known[form] = _table(layer, part, shapes[part.name][0]) if is_timed else nothing
+        tables.append(known[form])
+    with unchanged(plain):
+        total = _seconds(functools.partial(plain, **call.named), call.positional)
+    return torch.stack(tables), total
 
 
 def _table(layer: nn.Module, part: Part, given: torch.Size) -> torch.Tensor:
@@ -134,7 +162,7 @@ def _first(count: int, share: float, groups: int) -> torch.Tensor:
 
 
 @torch.no_grad()
-def _seconds(module: nn.Module, inputs: tuple[Any, ...]) -> float:
+def _seconds(module: Callable[..., Any], inputs: tuple[Any, ...]) -> float:
     from torch.utils.benchmark import Timer
 
     timer = Timer(

@@ -9,7 +9,7 @@ numbers for every channel. A weight is therefore gone if its input or its output
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -19,6 +19,9 @@ from nupi.gates.graph import trace, unchanged
 from nupi.gates.harvesting.conditions import ALWAYS, Conditions
 from nupi.gates.harvesting.flow import Walk
 from nupi.gates.harvesting.rules import NARROWED
+
+if TYPE_CHECKING:
+    from nupi.gates.call import Call
 
 
 @dataclass(frozen=True)
@@ -53,19 +56,19 @@ def always(count: int) -> torch.Tensor:
     return torch.full((count,), ALWAYS)
 
 
-def network(model: nn.Module, plain: nn.Module, inputs: tuple[Any, ...]) -> Network:
+def network(model: nn.Module, plain: nn.Module, call: Call) -> Network:
     """The parts of a gated model, by its graph.
 
     Args:
         model: the gated model.
         plain: a copy of it, with the gates made part of the weights.
-        inputs: the arguments of a call.
+        call: the one whose FLOPs count.
 
     Raises:
         UntraceableError: as `trace` does.
     """
-    walk = Walk(plain, trace(plain, inputs), gate_numbers(model))
-    shapes = call_shapes(plain, inputs)
+    walk = Walk(plain, trace(plain, call), gate_numbers(model))
+    shapes = call_shapes(plain, call)
     parts = []
     for node, flow in walk.flows.items():
         module = walk.module(node)
@@ -107,31 +110,25 @@ def gate_numbers(model: nn.Module) -> dict[str, range]:
     return found
 
 
-def call_shapes(model: nn.Module, inputs: tuple[Any, ...]) -> dict[str, tuple[torch.Size, torch.Size]]:
+def call_shapes(model: nn.Module, call: Call) -> dict[str, tuple[torch.Size, torch.Size]]:
     """The shapes that each layer is given and gives on these inputs, by its name; of its last call."""
     shapes: dict[str, tuple[torch.Size, torch.Size]] = {}
 
     def note(name: str) -> Any:
-        def hook(_: nn.Module, given: tuple[Any, ...], output: Any) -> None:
-            if isinstance(output, torch.Tensor) and given and isinstance(given[0], torch.Tensor):
-                shapes[name] = given[0].shape, output.shape
+        def hook(_: nn.Module, positional: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:
+            given = next(iter((*positional, *named.values())), None)
+            if isinstance(output, torch.Tensor) and isinstance(given, torch.Tensor):
+                shapes[name] = given.shape, output.shape
 
         return hook
 
-    handles = [module.register_forward_hook(note(name)) for name, module in model.named_modules()]
+    handles = [
+        module.register_forward_hook(note(name), with_kwargs=True) for name, module in model.named_modules()
+    ]
     try:
         with unchanged(model), torch.no_grad():
-            model(*inputs)
+            call(model)
     finally:
         for handle in handles:
             handle.remove()
     return shapes
-
-
-def flops_of(model: nn.Module, inputs: tuple[Any, ...]) -> dict[str, int]:
-    """The FLOPs of a call: of the whole model as "Global", and of each module under the model's class and its name."""
-    from torch.utils.flop_counter import FlopCounterMode
-
-    with unchanged(model), torch.no_grad(), FlopCounterMode(display=False) as counter:
-        model(*inputs)
-    return {name: sum(each.values()) for name, each in counter.get_flop_counts().items()}

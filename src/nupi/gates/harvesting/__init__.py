@@ -14,28 +14,27 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import torch  # noqa: TC002 - the example below uses it
+import torch  # noqa: F401 - the examples below use it
 from torch import nn  # noqa: TC002 - the example below uses it
 
-from nupi.gates.densities import gated_layers
+from nupi.gates.call import Call
 from nupi.gates.graph import UntraceableError, trace, unchanged
 from nupi.gates.harvesting.bake import bake
-from nupi.gates.harvesting.channels import LAST
-from nupi.gates.harvesting.checks import HarvestError, check_model, copied, difference, outputs
+from nupi.gates.harvesting.checks import HarvestError, check_model, copied, difference, outputs, rounding
 from nupi.gates.harvesting.flow import Walk
 from nupi.gates.harvesting.footprint import Footprint, measure
 from nupi.gates.harvesting.narrow import narrow
+from nupi.gates.harvesting.stuck import closed_channels, stuck_channels
 from nupi.gates.transformer.blocks import blocks
-from nupi.gates.transformer.layers import GatedInput
 from nupi.gates.transformer.pretrained import note_in_config
 from nupi.gates.transformer.surgery import narrow_blocks, open_inputs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from torch import fx
+    from nupi.gates.call import Example
 
 __all__ = ["Footprint", "Harvest", "HarvestError", "harvest"]
 
@@ -93,10 +92,10 @@ class Harvest:
 
 def harvest(
     model: nn.Module,
-    example: torch.Tensor | tuple[Any, ...],
+    example: Example,
     *,
     partial: bool = False,
-    tolerance: float = 1e-5,
+    tolerance: float | None = None,
     repeats: int = 20,
 ) -> Harvest:
     """A smaller plain model with the same outputs as the gated `model` in evaluation mode.
@@ -105,9 +104,11 @@ def harvest(
 
     Args:
         model: a model with gated layers, which `torch.fx` can trace.
-        example: an input, or a tuple of them: the graph's shapes, the check and the timings are taken on it.
+        example: an input, a tuple of all arguments, or a dict of them by name: the graph's shapes, the check and the
+            timings are taken on it.
         partial: where closed channels cannot be taken out, leave them and say so in `stuck`.
-        tolerance: the largest `difference` of an output on the example that may be.
+        tolerance: the largest `difference` of an output on the example that may be. Unless given, 1e-5, or four times
+            the rounding of the model's parameters if that is more: 0.03 in bfloat16.
         repeats: how often each model is timed.
 
     Raises:
@@ -131,32 +132,34 @@ def harvest(
     if not isinstance(repeats, int) or repeats < 1:
         raise ValueError(f"repeats={repeats!r} must be a whole number, at least 1")
     check_model(model)
-    inputs = example if isinstance(example, tuple) else (example,)
+    call = Call.of(example)
     whole = copied(model)
-    closed, stays = _closed_channels(whole), open_inputs(whole)
-    expected = outputs(whole, inputs)
+    closed, stays = closed_channels(whole), open_inputs(whole)
+    expected = outputs(whole, call)
     bake(whole)
     small = copy.deepcopy(whole)
     channels = narrow_blocks(small, list(blocks(small)), stays) if stays else {}
     stuck: dict[str, str] = {}
     if closed is not None:
         try:
-            walk = Walk(small, trace(small, inputs))
+            walk = Walk(small, trace(small, call))
         except UntraceableError as error:
             raise HarvestError(str(error)) from error
-        stuck = _stuck(walk, closed)
+        stuck = stuck_channels(walk, closed)
         _refuse(stuck, partial=partial)
         channels |= narrow(walk)
     note_in_config(small, stays)
-    gap = difference(expected, outputs(small, inputs, "the smaller model"))
-    if not gap <= tolerance:
+    gap = difference(expected, outputs(small, call, "the smaller model"))
+    allowed = rounding(small) if tolerance is None else tolerance
+    if not gap <= allowed:
         raise HarvestError(
-            f"the outputs of the smaller model differ by {gap:.1e}, which is more than tolerance={tolerance:g}; a "
-            "forward pass that is random, is in low precision, gives nan, or reads the weights of a gated layer "
-            "itself (tied weights) can cause this"
+            f"the outputs of the smaller model differ by {gap:.1e}, which is more than tolerance={allowed:g}; a "
+            "forward pass that is random, computes in lower precision than its parameters have, gives nan, or reads "
+            "the weights of a gated layer itself (tied weights) can cause this. If it is precision alone, pass a "
+            "larger tolerance"
         )
     with unchanged(small):
-        before, after = measure([whole, small], inputs, repeats)
+        before, after = measure([whole, small], call, repeats)
     return Harvest(small, before, after, channels, stuck, gap)
 
 
@@ -167,50 +170,3 @@ def _refuse(stuck: Mapping[str, str], *, partial: bool) -> None:
             f"closed channels of {layer!r} cannot be taken out: {why}. Gate another layer, change the model, or "
             "pass partial=True to leave these channels in"
         )
-
-
-def _closed_channels(model: nn.Module) -> dict[str, tuple[str, torch.Tensor]] | None:
-    """By layer with gates on what comes out: the module its gates sit in, and which are closed; None without such."""
-    names = {module: name for name, module in model.named_modules()}
-    layers = {
-        layer: module for layer, module in gated_layers(model).items() if not isinstance(module, GatedInput)
-    }
-    closed = {
-        layer: (names[module], ~module.gate.is_open().cpu())
-        for layer, module in layers.items()
-        if module.gate.log_alpha.dim() == 1
-    }
-    return closed if layers else None
-
-
-def _stuck(walk: Walk, closed: Mapping[str, tuple[str, torch.Tensor]]) -> dict[str, str]:
-    """Why closed channels have to stay, for each layer that has such."""
-    stuck: dict[str, str] = {}
-    nodes = {node.target: node for node in (*walk.flows, *walk.lost) if node.op == "call_module"}
-    for layer, (name, is_closed) in closed.items():
-        if not is_closed.any():
-            continue
-        if name not in nodes:
-            stuck[layer] = _unseen(walk, name, nodes)
-            continue
-        flow = walk.flows.get(nodes[name])
-        if flow is None:
-            stuck[layer] = f"its output {walk.lost[nodes[name]]}"
-            continue
-        positions = is_closed.repeat_interleave(
-            len(flow.numbers) // len(is_closed)
-        )  # a gate may have a group
-        for number in flow.numbers[positions].tolist():
-            why = walk.channels.reason(number)
-            if why not in (None, LAST):
-                stuck[layer] = f"one of them {why}"
-                break
-    return stuck
-
-
-def _unseen(walk: Walk, name: str, nodes: Mapping[Any, fx.Node]) -> str:
-    """Why the graph has no call of this module."""
-    around = next((node for target, node in nodes.items() if name.startswith(f"{target}.")), None)
-    if around is None:
-        return "the forward pass never calls it"
-    return f"it is inside {around.target!r} ({type(walk.module(around)).__name__}), which is not looked into"

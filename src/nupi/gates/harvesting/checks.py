@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
 from nupi.gates.graph import inside_wrapper, unchanged
+
+if TYPE_CHECKING:
+    from nupi.gates.call import Call
 
 
 class HarvestError(ValueError):
@@ -47,16 +50,15 @@ def copied(model: nn.Module) -> nn.Module:
         ) from error
 
 
-def outputs(model: nn.Module, example: tuple[Any, ...], name: str = "model") -> list[torch.Tensor]:
+def outputs(model: nn.Module, call: Call, name: str = "model") -> list[torch.Tensor]:
     """All tensors that the model gives; it is left as it was."""
     try:
         with unchanged(model), torch.no_grad():
-            leaves = pytree.tree_leaves(model(*example))
+            leaves = pytree.tree_leaves(call(model))
     except Exception as error:  # as above
-        what = ", ".join(_described(each) for each in example)
         raise HarvestError(
-            f"{name} fails on the example (an input, or a tuple of all arguments), which is {what}: "
-            f"{type(error).__name__}: {error}"
+            f"{name} fails on the example (an input, a tuple of all arguments, or a dict of them by name), which is "
+            f"{call}: {type(error).__name__}: {error}"
         ) from error
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     if not any(tensor.numel() for tensor in tensors):
@@ -65,6 +67,18 @@ def outputs(model: nn.Module, example: tuple[Any, ...], name: str = "model") -> 
             "a model that returns tensors, or tuples, lists or dicts of them"
         )
     return tensors
+
+
+def rounding(model: nn.Module) -> float:
+    """The largest `difference` that rounding explains: 1e-5, or four times the precision of the parameters.
+
+    Transformers of 2 and of 12 layers, harvested in bfloat16 and in float16, differed by 0.6 to 2 times of it.
+
+    >>> rounding(nn.Linear(2, 2)), rounding(nn.Linear(2, 2).bfloat16())
+    (1e-05, 0.03125)
+    """
+    coarse = [torch.finfo(each.dtype).eps for each in model.parameters() if each.is_floating_point()]
+    return max(1e-5, 4 * max(coarse, default=0.0))
 
 
 def difference(expected: list[torch.Tensor], found: list[torch.Tensor]) -> float:
@@ -85,9 +99,3 @@ def _difference(expected: torch.Tensor, found: torch.Tensor) -> torch.Tensor:
     size = a[a.isfinite()].abs()
     largest = size.max().clamp(min=1) if size.numel() else 1.0
     return torch.where(a == b, 0.0, (a - b).abs()).max() / largest  # two equal infinities do not differ
-
-
-def _described(value: object) -> str:
-    if isinstance(value, torch.Tensor):
-        return f"a tensor {tuple(value.shape)} of {value.dtype}"
-    return f"a {type(value).__name__}"

@@ -6,14 +6,18 @@ import copy
 import statistics
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
+
+from nupi.gates.graph import unchanged
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import nn
+
+    from nupi.gates.call import Call
 
 WARM_UP = 3
 
@@ -35,23 +39,17 @@ class Footprint:
     milliseconds: float
 
 
-def measure(models: Sequence[nn.Module], inputs: tuple[Any, ...], repeats: int) -> list[Footprint]:
+def measure(models: Sequence[nn.Module], call: Call, repeats: int) -> list[Footprint]:
     """The footprints of models in evaluation mode on the same inputs, timed in turn so that noise is shared."""
-    from torch.utils.flop_counter import FlopCounterMode
-
     here = [_on_cpu(model) for model in models]
-    arguments = tuple(each.cpu() if isinstance(each, torch.Tensor) else each for each in inputs)
-    flops = []
+    call = call.on_cpu()
+    flops = [flops_of(model, call)["Global"] for model in here]
     times: list[list[float]] = [[] for _ in here]
     with torch.no_grad():
-        for model in here:
-            with FlopCounterMode(display=False) as counter:
-                model(*arguments)
-            flops.append(counter.get_total_flops())
         for turn in range(WARM_UP + repeats):
             for model, seconds in zip(here, times, strict=True):
                 start = time.perf_counter()
-                model(*arguments)
+                call(model)
                 if turn >= WARM_UP:
                     seconds.append(time.perf_counter() - start)
     return [
@@ -63,6 +61,29 @@ def measure(models: Sequence[nn.Module], inputs: tuple[Any, ...], repeats: int) 
         )
         for model, count, seconds in zip(here, flops, times, strict=True)
     ]
+
+
+def flops_of(model: nn.Module, call: Call) -> dict[str, int]:
+    """The FLOPs of a call: of the whole model as "Global", and of each module under the model's class and its name."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    trained = [each for each in model.parameters() if each.requires_grad]
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(
+        False
+    )  # of attention as one operation, whose FLOPs torch does not count
+    for parameter in trained:
+        parameter.requires_grad_(
+            False
+        )  # else the counter fails where a module is given a view of a parameter
+    try:
+        with unchanged(model), torch.no_grad(), FlopCounterMode(display=False) as counter:
+            call(model)
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+        for parameter in trained:
+            parameter.requires_grad_(True)
+    return {"Global": 0} | {name: sum(each.values()) for name, each in counter.get_flop_counts().items()}
 
 
 def _on_cpu(model: nn.Module) -> nn.Module:

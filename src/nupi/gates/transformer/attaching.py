@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from nupi.gates.graph import inside_wrapper
 from nupi.gates.hard_concrete import STRETCH, TEMPERATURE, HardConcrete
+from nupi.gates.transformer.attention import open_attention
 from nupi.gates.transformer.blocks import Block, blocks, widths
 from nupi.gates.transformer.layers import GatedInput, gated_input
 
@@ -27,8 +28,9 @@ def attach_transformer(
     """Gate the attention heads and the MLP units of a transformer in place, and say where.
 
     The blocks are found by their structure: those of BERT, DistilBERT, GPT-2, Llama, ViT and others of `transformers`
-    whose layers have the same names. Where several heads of queries share one of keys and values, a gate switches such
-    a group. The width of the embedding has no gates.
+    whose layers have the same names, and torch's own `nn.MultiheadAttention` with the MLP beside it, as torchvision's
+    ViT has them. A `HeadAttention` with the same parameters takes the place of torch's. Where several heads of queries
+    share one of keys and values, a gate switches such a group. The width of the embedding has no gates.
 
     Args:
         model: a transformer.
@@ -65,17 +67,20 @@ def attach_transformer(
     if not chosen:
         names = ", ".join(repr(block.name) for block in found[:4])
         raise ValueError(f"heads={heads!r} and mlps={mlps!r} choose nothing of the model; it has {names}, …")
+    gates = {}
+    for block in chosen:
+        if isinstance(model.get_submodule(block.user), GatedInput):
+            raise ValueError(f"{block.user!r} is gated already")  # noqa: TRY004 - the model is wrong, not its type
+        gates[block.user] = HardConcrete(
+            block.gates, droprate_init=droprate_init, temperature=temperature, stretch=stretch, clamp=clamp
+        )
+    open_attention(model, chosen)
     made = {}
     for block in chosen:
         layer = model.get_submodule(block.user)
-        if isinstance(layer, GatedInput):
-            raise ValueError(f"{block.user!r} is gated already")  # noqa: TRY004 - the model is wrong, not its type
-        gate = HardConcrete(
-            block.gates, droprate_init=droprate_init, temperature=temperature, stretch=stretch, clamp=clamp
-        )
         made[block.user] = gated_input(
             layer,
-            gate.to(next(layer.parameters()).device),
+            gates[block.user].to(next(layer.parameters()).device),
             size=block.size,
             parameters_per_gate=_parameters_per_gate(model, block),
         )

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from torch import nn
 
 from nupi.gates.layers import is_conv1d
+from nupi.gates.transformer.attention import HeadAttention, has_heads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,6 +106,8 @@ def blocks(model: nn.Module) -> Iterator[Block]:
             if (names := _present(module, name, makers, user)) and (found := _mlp(model, name, *names)):
                 yield found
                 break
+        if has_heads(module) and name and not _inside_torch(model, name):
+            yield _own_attention(name, module)
         yield from _beside_attention(model, name, module)
 
 
@@ -145,12 +148,23 @@ def _attention(model: nn.Module, name: str, makers: list[str], user: str) -> Blo
     return Block(name, "heads", made, user, channels // gates, gates, core)
 
 
-def _beside_attention(model: nn.Module, name: str, module: nn.Module) -> Iterator[Block]:
-    """MLPs that are an nn.Sequential beside torch's own attention, as in torchvision's ViT.
+def _own_attention(name: str, attention: nn.Module) -> Block:
+    """Torch's own attention: one layer makes queries, keys and values."""
+    assert isinstance(attention, nn.MultiheadAttention | HeadAttention)
+    size = attention.head_dim
+    makers = (Maker(f"{name}.in_proj", size, 3),)
+    return Block(name, "heads", makers, f"{name}.out_proj", size, attention.num_heads, name)
 
-    Heads of nn.MultiheadAttention cannot go: torch wants as many channels in all heads as the embedding has.
-    """
-    if any(isinstance(child, nn.MultiheadAttention) for child in module.children()):
+
+def _inside_torch(model: nn.Module, name: str) -> bool:
+    """Whether the attention belongs to a block of torch's own, whose code reads its weights past the module."""
+    parent = model.get_submodule(name.rpartition(".")[0])
+    return type(parent).__module__.startswith("torch.nn.modules.transformer")
+
+
+def _beside_attention(model: nn.Module, name: str, module: nn.Module) -> Iterator[Block]:
+    """MLPs that are an nn.Sequential beside torch's own attention, as in torchvision's ViT."""
+    if any(isinstance(child, nn.MultiheadAttention | HeadAttention) for child in module.children()):
         for child, layers in module.named_children():
             linear = [each for each, layer in layers.named_children() if isinstance(layer, nn.Linear)]
             if isinstance(layers, nn.Sequential) and len(linear) == 2:

@@ -19,9 +19,21 @@ def note_in_config(model: nn.Module, stays: dict[str, torch.Tensor]) -> None:
     """Write into the config, which `save_pretrained` saves, how many heads or units each block has left."""
     config = getattr(model, "config", None)
     if config is not None and hasattr(config, "to_dict"):
-        counts = dict(getattr(config, KEY, None) or {})
-        counts.update({name: int(mask.sum()) for name, mask in stays.items()})
+        counts = _counts(config, type(model))
+        counts.update({_within_base(name, type(model)): int(mask.sum()) for name, mask in stays.items()})
         setattr(config, KEY, counts)
+
+
+def _counts(config: Any, model_class: type[Any]) -> dict[str, int]:
+    """How many heads or units each harvested block has left, by its name within the base model."""
+    noted: dict[str, int] = getattr(config, KEY, None) or {}
+    return {_within_base(name, model_class): count for name, count in noted.items()}
+
+
+def _within_base(name: str, model_class: type[Any]) -> str:
+    """The name that a layer has in the model without a head, which is the same for all heads."""
+    prefix = getattr(model_class, "base_model_prefix", "")
+    return name.removeprefix(f"{prefix}.") if prefix else name
 
 
 def from_pretrained(model_class: type[Any], path: Any, **options: Any) -> Any:
@@ -31,7 +43,8 @@ def from_pretrained(model_class: type[Any], path: Any, **options: Any) -> Any:
     widths in the config, and this builds the narrow model before the weights are loaded.
 
     Args:
-        model_class: the class of the model, such as `transformers.LlamaForCausalLM`.
+        model_class: the class of the model, such as `transformers.LlamaForCausalLM`; its base class, the same with
+            another head, or an auto class.
         path: as for the class's own `from_pretrained`.
         options: the same.
 
@@ -52,23 +65,57 @@ def from_pretrained(model_class: type[Any], path: Any, **options: Any) -> Any:
         >>> loaded.h[0].attn.num_heads, torch.equal(loaded(tokens)[0], small(tokens)[0])
         (1, True)
     """
+    made_from: Any = _concrete(model_class, path)
 
-    class Narrow(model_class):  # type: ignore[misc]
+    class Narrow(made_from):  # type: ignore[misc]
         def __init__(self, config: Any, *arguments: Any, **others: Any) -> None:
             super().__init__(config, *arguments, **others)
-            counts: dict[str, int] = getattr(config, KEY, None) or {}
-            found = [block for block in blocks(self) if block.user in counts]
-            if missing := set(counts) - {block.user for block in found}:
+            counts = _counts(config, made_from)
+            found = {_within_base(block.user, made_from): block for block in blocks(self)}
+            if missing := set(counts) - set(found):
                 raise ValueError(
-                    f"the config at {path!r} says that {min(missing)!r} was harvested, which a {model_class.__name__} "
+                    f"the config at {path!r} says that {min(missing)!r} was harvested, which a {made_from.__name__} "
                     "does not have; load it as the class that was saved"
                 )
+            chosen = {name: block for name, block in found.items() if name in counts}
             stays = {
-                block.user: torch.arange(block.gates, device="cpu") < counts[block.user] for block in found
+                block.user: torch.arange(block.gates, device="cpu") < counts[name]
+                for name, block in chosen.items()
             }
-            narrow_blocks(self, found, stays)
+            narrow_blocks(self, list(chosen.values()), stays)
 
-    Narrow.__name__ = model_class.__name__
-    model = Narrow.from_pretrained(path, **options)
-    model.__class__ = model_class
-    return model
+    # transformers renames the weights of older checkpoints by the name and the home of the class.
+    for attribute in ("__name__", "__qualname__", "__module__"):
+        setattr(Narrow, attribute, getattr(made_from, attribute))
+    wants_info = options.pop("output_loading_info", False)
+    model, info = Narrow.from_pretrained(path, output_loading_info=True, **options)
+    model.__class__ = made_from
+    _refuse_missing(model, info, path)
+    return (model, info) if wants_info else model
+
+
+def _concrete(model_class: type[Any], path: Any) -> type[Any]:
+    """The class itself, or the one that an auto class of `transformers` stands for."""
+    if issubclass(model_class, torch.nn.Module):
+        return model_class
+    if not hasattr(model_class, "from_config"):
+        raise TypeError(
+            f"model_class={model_class!r} must be the class of a model, such as transformers.LlamaForCausalLM, or an "
+            "auto class, such as transformers.AutoModelForCausalLM"
+        )
+    from transformers import AutoConfig
+
+    with torch.device("meta"):
+        return type(model_class.from_config(AutoConfig.from_pretrained(path)))
+
+
+def _refuse_missing(model: nn.Module, info: Any, path: Any) -> None:
+    """A layer that was harvested must have been loaded: transformers would draw its weights, and only say so."""
+    known = _counts(model.config, type(model))
+    own = [block for block in blocks(model) if _within_base(block.user, type(model)) in known]
+    weights = {f"{layer}.weight" for block in own for layer in block.layers}
+    if lost := sorted(weights & set(info["missing_keys"])):
+        raise ValueError(
+            f"{path!r} has no weights for {lost[0]!r}, which was harvested; load it as the class that was saved, a "
+            f"{', '.join(getattr(model.config, 'architectures', None) or ['…'])}"
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nupi.gates.harvesting.narrow import narrow_layer
+from nupi.gates.transformer.attention import open_attention
 from nupi.gates.transformer.layers import GatedInput
 
 if TYPE_CHECKING:
@@ -41,9 +42,9 @@ def narrow_blocks(
         By layer, the outputs that are left and those there were.
     """
     left: dict[str, tuple[int, int]] = {}
-    for block in blocks:
-        if block.user not in stays:
-            continue
+    chosen = [block for block in blocks if block.user in stays]
+    open_attention(model, chosen)
+    for block in chosen:
         mask = stays[block.user].cpu()
         for maker in block.makers:
             rows = mask.repeat_interleave(maker.size).repeat(maker.copies)
