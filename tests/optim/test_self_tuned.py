@@ -481,6 +481,6 @@ def test_the_two_violations_before_a_retuning_are_noted():
             seen.append(phase)
             assert state["last"].item() == pytest.approx(before if phase == "resting" else error)
             if seen[-2:-1] == ["noting"]:
-                assert state["change"].item() == pytest.approx(error - before)
+                assert state["change"].item() == pytest.approx(error - before, abs=1e-6)
     pause = [*["resting"] * 7, *["noting"] * 2]
     assert seen == [*[*pause, "watching"] * 7, *pause, "retuning"] * 2
