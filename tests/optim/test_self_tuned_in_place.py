@@ -57,15 +57,17 @@ def test_gains_stay_between_retunings_and_what_is_at_rest_is_not_written():
     train(*parts, 64)
     _, _, lagrangian, dual = parts
     state = dual.state[lagrangian.get_parameter("sum")]
-    changed = []
-    for _ in range(20):
+    changed, ages = [], []
+    for _ in range(160):
         before = {slot: value.clone() for slot, value in state.items()}
         left_alone = dual.untouched(some_rows=False)
         lagrangian.ascend(dual, {"sum": torch.randn((), dtype=WIDE)})
         written = {slot for slot, value in state.items() if not torch.equal(value, before[slot])}
         assert not written & left_alone
         changed.append("ki" in written)
-    assert changed == ([False] * 9 + [True]) * 2
+        ages.append(state["age"].item())
+    assert changed == ([False] * 79 + [True]) * 2
+    assert ages == [64 + 10 * (step // 10) for step in range(1, 161)]
 
 
 def test_minimize_gives_it_the_optimizer_and_a_quarter_of_the_steps():
