@@ -152,6 +152,7 @@ CHANGES = {
     "lr": lambda _, dual: dual.param_groups[0].update(lr=0.5),
     "foreach": lambda _, dual: dual.param_groups[0].update(foreach=False),
     "form": lambda _, dual: dual.param_groups[0].update(form="velocity"),
+    "form with other state": lambda _, dual: dual.param_groups[0].update(form="positional"),
     "dtype": lambda lagrangian, _: lagrangian.double(),
     "narrow data": narrow_data,
     "data": new_data,

@@ -50,6 +50,7 @@ def test_the_response_under_sgd_is_the_row_sum_of_the_gain_matrix():
     overlap = 1 + 2 / math.sqrt(50)
     torch.testing.assert_close(found["response"], torch.tensor([0.5, 1.0], dtype=WIDE) * overlap)
     assert found["measured_at"] == 1
+    assert (found["ki"] > 0).all()  # the gains that follow serve the very next step
     torch.testing.assert_close(found["nu"], 1 - dual.state[lagrangian.get_parameter("rows")]["weight"])
     # The loss pulls with (-1, -1, 0) at x = 0: its length over that of each row is the multiplier that balances it.
     torch.testing.assert_close(
