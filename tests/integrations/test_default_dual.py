@@ -49,6 +49,24 @@ def test_measuring_goes_through_gradient_checkpoints(tmp_path):
     assert torch.isfinite(trainer.lagrangian.multipliers["memory"]).all()
 
 
+def test_batches_that_say_nothing_are_passed_over_with_fused_attention(tmp_path):
+    """Two steps then go by until a dual step, and the curvature would need the attention's second derivative."""
+    batches = []
+
+    def two_of_three(_, __, outputs):
+        positive = outputs.logits.softmax(1)[:, 1]
+        batches.append(len(positive))
+        rows = torch.full((), float(len(positive)) * (len(batches) % 3 > 0))
+        return {"rate": nupi.Averaged((positive.mean() - 0.3) * rows, rows)}
+
+    trainer = example.make_trainer(tmp_path, steps=7)
+    trainer.violations = two_of_three
+    assert trainer.model.config._attn_implementation == "sdpa"
+    trainer.train()
+    assert (of(trainer.dual)["taken"], of(trainer.dual)["per_step"]) == (5, 2.0)
+    assert trainer.lagrangian.multipliers["rate"].item() > 0
+
+
 def test_lightning_gives_a_quarter_of_its_steps_and_its_optimizers():
     pl = lightning_run.package("pytorch_lightning")
     found = lightning_run.module(pl, dual=None)

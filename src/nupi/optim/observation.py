@@ -160,7 +160,7 @@ def _measured(
         plant = measure(found, loss, errors, theta, live, wants, counts, need, signs)
         bent = torch.zeros((), dtype=errors.dtype, device=errors.device)
         if group["per_step"] > 1:
-            bent = curvature(found, loss + torch.dot(theta, errors), errors, signs)
+            bent = _curvature(found, loss + torch.dot(theta, errors), errors, signs)
     except RuntimeError as error:
         if "donated" not in str(error):
             raise
@@ -170,6 +170,18 @@ def _measured(
             "SelfTuned without primal"
         ) from error
     return plant, bent
+
+
+def _curvature(
+    found: list[Scaling], lagrangian: torch.Tensor, errors: torch.Tensor, signs: torch.Generator
+) -> torch.Tensor:
+    """The curvature, or none where a part of the model has no second derivative, as torch's fused attention."""
+    try:
+        return curvature(found, lagrangian, errors, signs)
+    except RuntimeError as error:
+        if not any(said in str(error) for said in ("is not implemented", "once_differentiable")):
+            raise
+        return torch.zeros((), dtype=errors.dtype, device=errors.device)
 
 
 def _take_in(state: dict[str, torch.Tensor], note: torch.Tensor, group: dict[str, Any]) -> torch.Tensor:

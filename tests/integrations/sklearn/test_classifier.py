@@ -1,5 +1,6 @@
 """One model whose decisions meet the bounds; judged by fairlearn's and scikit-learn's own metrics."""
 
+import copy
 import pickle
 import warnings
 
@@ -21,6 +22,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import recall_score
 from torch import nn
 
+import nupi
 from nupi import rates
 from nupi.integrations.sklearn import ConstrainedClassifier
 
@@ -308,6 +310,12 @@ def test_bad_sensitive_features_are_named(sensitive, says):
 def test_other_bad_input_is_named():
     with pytest.raises(ValueError, match="pos_label='maybe'"):
         classifier(None, pos_label="maybe").fit(X, Y)
+    for options in ({"max_steps": 0}, {"max_steps": 2.5}, {"batch_size": 0}, {"batch_size": True}):
+        ((name, value),) = options.items()
+        with pytest.raises(ValueError, match=f"{name}={value} must be a whole number"):
+            classifier(None, **options).fit(X, Y)
+    with pytest.raises(TypeError, match=r"dual='fast' is neither"):
+        classifier({"recall": 0.8}, dual="fast").fit(X, Y)
     with pytest.raises(ValueError, match=r"all are zero|at least one non-zero"):
         classifier(None).fit(X, Y, sample_weight=np.zeros(len(X)))
 
@@ -324,3 +332,63 @@ def test_a_dual_of_ones_own_is_used():
         model = classifier({"recall": 0.99}, dual=dual, max_steps=20).fit(X, Y)
     assert len(made) == 1
     assert model.multipliers_["recall"].item() > 0
+
+
+@pytest.mark.parametrize("dual", ["self_tuned", "fixed"])
+@pytest.mark.parametrize("again", [lambda model: pickle.loads(pickle.dumps(model)), copy.deepcopy])
+def test_a_copy_goes_on_as_the_model_does(dual, again):
+    stream = classifier({"demographic_parity": 0.05}, dual=dual, batch_size=100)
+    stream.partial_fit(X, Y, classes=["no", "yes"], sensitive_features=SEX)
+    other = again(stream)
+    for each in (stream, other):
+        each.partial_fit(X, Y, sensitive_features=SEX)
+        each.partial_fit(X, Y, sensitive_features=SEX)
+    assert np.array_equal(stream.decision_function(X), other.decision_function(X))
+
+
+def test_fixed_gains_are_there_by_name():
+    model = classifier({"demographic_parity": 0.05}, dual="fixed").fit(X, Y, sensitive_features=SEX)
+    assert isinstance(model._state.dual, nupi.NuPI)
+    gap = demographic_parity_difference(positive(Y), positive(model.predict(X)), sensitive_features=SEX)
+    assert gap <= 0.05
+    assert model.score(X, Y) > 0.75
+
+
+def test_rows_that_come_after_a_fit_move_the_model():
+    model = classifier({"recall": 0.8}, max_steps=40).fit(X, Y)
+    before = model.score(X, Y)
+    for _ in range(20):
+        model.partial_fit(X, np.where(Y == "yes", "no", "yes"))  # the contrary of what came
+    assert model.score(X, Y) < before - 0.2
+
+
+def test_a_last_batch_of_one_row_joins_the_one_before():
+    norm = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+    model = classifier({"recall": 0.8}, module=norm, batch_size=47, max_steps=34).fit(
+        X, Y
+    )  # 800 = 17 * 47 + 1
+    assert model.feasible_
+    stream = classifier(None, module=norm, batch_size=47).partial_fit(X, Y, classes=["no", "yes"])
+    assert stream.n_steps_ == 17
+
+
+def test_new_rows_without_some_groups_are_measured_by_those_that_are_there():
+    race = SENSITIVE["race"]
+    last_two = rates.positive_rate(groups={"race": 3})
+    bounds = {"demographic_parity": 0.1, "order": last_two[1] - last_two[2] <= 0.05}
+    model = classifier(bounds).fit(X, Y, sensitive_features=race)
+    some = (race != "a").to_numpy()
+    found = model.violations(X[some], Y[some], sensitive_features=race[some])
+    share = positive(model.predict(X))
+    b, c = (share[(race == name).to_numpy()].mean() for name in "bc")
+    assert found == pytest.approx({"demographic_parity": abs(b - c) - 0.1, "order": b - c - 0.05})
+    one = (race == "b").to_numpy()
+    assert model.violations(X[one], Y[one], sensitive_features=race[one]) == {}
+    strangers = race.where(race != "c", "d")
+    with pytest.raises(IndexError, match="runs from 0 to 3, but the groups are 0 to 2"):
+        model.violations(X[~one], Y[~one], sensitive_features=strangers[~one])
+    model.set_params(constraints={"demographic_parity": 0.1})
+    d = share[(strangers == "d").to_numpy()].mean()
+    gap = model.violations(X[~one], Y[~one], sensitive_features=strangers[~one])["demographic_parity"]
+    a = share[(race == "a").to_numpy()].mean()
+    assert gap == pytest.approx(abs(a - d) - 0.1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from contextlib import contextmanager
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,7 +53,8 @@ class ConstrainedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         validation_fraction: the share of the rows that is held out.
         n_iter_no_change: looks without a better model, before training ends.
         confidence: such as 0.95: bounds are to hold on new rows with this confidence. Needs `early_stopping`.
-        dual: makes the optimizer of the multipliers from a list of them.
+        dual: what moves the multipliers: "self_tuned" is `nupi.SelfTuned`, "fixed" is `nupi.NuPI` with fixed gains, and
+            a function makes an optimizer from a list of multipliers.
         random_state: of the initial weights, the order of rows and which are held out.
         device: where to train.
 
@@ -89,7 +91,7 @@ class ConstrainedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         validation_fraction: float = 0.2,
         n_iter_no_change: int = 40,
         confidence: float | None = None,
-        dual: Any = None,
+        dual: Any = "self_tuned",
         random_state: Any = None,
         device: Any = "cpu",
     ) -> None:
@@ -178,9 +180,9 @@ class ConstrainedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         rows = self._rows(X, y, sensitive_features, sample_weight, first=first)
         with self._seeded(again=not first):
             trainer: Trainer = self._trainer(rows, None) if first else self._state
-            trainer.stream(rows, self._batch_rows(rows))
+            taken = trainer.stream(rows, self._batch_rows(rows))
         self._trained(trainer)
-        self.n_steps_ = getattr(self, "n_steps_", 0) + -(-len(rows) // self._batch_rows(rows))
+        self.n_steps_ = getattr(self, "n_steps_", 0) + taken
         self.violations_ = largest_violations(trainer, rows)
         self.feasible_ = all(value <= 0 for value in self.violations_.values())
         return self
@@ -207,7 +209,10 @@ class ConstrainedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     def violations(
         self, X: Any, y: Any, *, sensitive_features: Any = None, sample_weight: Any = None
     ) -> dict[str, float]:
-        """The largest violation of each constraint by the decisions on any rows; at most 0 where it is met."""
+        """The largest violation of each constraint by the decisions on any rows; at most 0 where it is met.
+
+        A constraint that these rows say nothing of, as a gap between groups of which only one is there, is left out.
+        """
         return violations(
             self.constraints or {},
             y,
@@ -217,6 +222,7 @@ class ConstrainedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             pos_label=self.pos_label,
             intersections=self.intersections,
             classes=self.classes_,
+            known=self._attributes,
         )
 
     def _learn_classes(self, labels: Any) -> None:
@@ -264,16 +270,17 @@ class ConstrainedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             module,
             classes,
             constraints,
-            steps=self.max_steps,
+            steps=_at_least_one("max_steps", self.max_steps),
             learning_rate=self.learning_rate,
             weight_decay=self.weight_decay,
             dual=self.dual,
+            stream=shown is None,
         )
 
     def _batch_rows(self, rows: Rows) -> int:
         if self.batch_size == "auto":
             return len(rows) if len(rows) <= FULL_BATCH else BATCH
-        return int(self.batch_size)
+        return _at_least_one("batch_size", self.batch_size)
 
     @contextmanager
     def _seeded(self, *, again: bool = False) -> Iterator[None]:
@@ -305,3 +312,9 @@ class ConstrainedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             rows = torch.tensor(X, device=like.device, dtype=like.dtype)
             parts = [logits_of(self.module_, part, len(self.classes_)) for part in rows.split(CHUNK)]
         return torch.cat(parts).cpu().numpy()
+
+
+def _at_least_one(name: str, given: Any) -> int:
+    if isinstance(given, bool) or not isinstance(given, Integral) or given < 1:
+        raise ValueError(f"{name}={given!r} must be a whole number of at least 1")
+    return int(given)

@@ -98,6 +98,7 @@ def violations(
     pos_label: Any = None,
     intersections: bool = False,
     classes: Any = None,
+    known: Attributes | None = None,
 ) -> dict[str, float]:
     """The largest violation of each constraint by these predictions; what no row says anything of is left out."""
     y_true, y_pred = np.asarray(y_true), np.asarray(y_pred)
@@ -109,7 +110,9 @@ def violations(
         )
     groups = sizes = None
     if sensitive_features is not None:
-        attributes = Attributes.learn(sensitive_features, len(y_true), intersections=intersections)
+        attributes = Attributes.learn(
+            sensitive_features, len(y_true), intersections=intersections, known=known
+        )
         groups, sizes = attributes.numbers(sensitive_features, len(y_true)), attributes.sizes
     if len(classes) > 2:
         labels = torch.as_tensor(np.searchsorted(classes, y_true))
@@ -123,8 +126,8 @@ def violations(
     found = {}
     for name, constraint in names.build(constraints, sizes, list(classes)).items():
         violation = constraint.hard(scores, labels, groups, weights=weights)
-        known = violation.counts > 0
-        if bool(known.any()):
-            value = violation.sums[known] / violation.counts[known]
+        there = violation.counts > 0
+        if bool(there.any()):
+            value = violation.sums[there] / violation.counts[there]
             found[name] = float((value.abs() if constraint.equality else value).max())
     return found

@@ -24,14 +24,26 @@ class Attributes:
         self._number = {name: {value: i for i, value in enumerate(each)} for name, each in values.items()}
 
     @classmethod
-    def learn(cls, features: Any, rows: int, *, intersections: bool) -> Attributes:
-        """The attributes of these rows. Of intersections, only the combinations that occur are groups."""
+    def learn(
+        cls, features: Any, rows: int, *, intersections: bool, known: Attributes | None = None
+    ) -> Attributes:
+        """The attributes of these rows. Of intersections, only the combinations that occur are groups.
+
+        Args:
+            features: the sensitive features.
+            rows: how many rows there are.
+            intersections: whether the combinations of all columns are the groups.
+            known: attributes whose groups keep their numbers; others come after them.
+        """
         columns = _joined(as_columns(features, rows), intersections=intersections)
         declared = {} if intersections else _declared(features)
-        return cls(
-            {name: declared.get(name) or _ordered(column) for name, column in columns.items()},
-            intersections=intersections,
-        )
+        values = {name: declared.get(name) or _ordered(column) for name, column in columns.items()}
+        if known is not None:
+            values = {
+                name: list(dict.fromkeys([*known.values.get(name, []), *each]))
+                for name, each in values.items()
+            }
+        return cls(values, intersections=intersections)
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -6,41 +6,60 @@ So what is kept in the end meets the bounds as decisions, if any model that was 
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-from nupi import Averaged, Best, Lagrangian, NuPI, rates
+from nupi import Averaged, Best, Lagrangian, NuPI, SelfTuned, rates
+from nupi.integrations.duals import go_on
 from nupi.integrations.sklearn.network import logits_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from torch import nn
 
     from nupi.integrations.sklearn.rows import Rows
 
 LOOKS = 200  # at most, in a fit
+ARRIVAL = 16  # gains that are found aim at one part in so many of the looks; with one in 4, a run of ten was too late
 MARGIN = 1.0  # rows by which multipliers aim inside a bound, so that the model does not settle a hair outside of it
 WINDOW = 50  # batches that the multipliers look back on, in partial_fit
 CHUNK = 65_536  # rows that are scored at once
 TOLERANCE = 1e-9  # what rounding may do to a rate that meets its bound exactly
 
 
-def default_dual(
-    multipliers: Sequence[torch.Tensor], steps: int, primal: torch.optim.Optimizer
+def make_dual(
+    given: Any,
+    multipliers: Sequence[torch.Tensor],
+    looks: int,
+    primal: torch.optim.Optimizer,
+    *,
+    stream: bool,
 ) -> torch.optim.Optimizer:
-    """What moves the multipliers unless the user says otherwise.
+    """What moves the multipliers.
 
     Args:
+        given: "self_tuned" for gains that are found, "fixed" for those that are not, or a function of the multipliers.
         multipliers: what it moves.
-        steps: the dual steps within which the constraints should be met.
+        looks: the dual steps of a fit.
         primal: the optimizer of the model.
+        stream: whether it will look back on batches that come once.
     """
-    del primal  # fixed gains do not look at the model
-    # A rate that is off by 0.02 for so many steps then raises its multiplier by 1, against a loss of the order of 1.
-    return NuPI(multipliers, ki=50.0 / steps, kp=5.0)
+    if isinstance(given, str) and given == "self_tuned":
+        return SelfTuned(multipliers, WINDOW if stream else max(1, looks // ARRIVAL), primal=primal)
+    if isinstance(given, str) and given == "fixed":
+        # A rate that is off by 0.02 for a quarter of the looks then raises its multiplier by 1, against a loss of the
+        # order of 1.
+        return NuPI(multipliers, ki=50.0 / max(1, looks // 4), kp=5.0)
+    if not callable(given):
+        raise TypeError(
+            f'dual={given!r} is neither "self_tuned", nor "fixed", nor a function that makes an optimizer'
+        )
+    made: torch.optim.Optimizer = given(multipliers)
+    return made
 
 
 class Trainer:
@@ -53,7 +72,8 @@ class Trainer:
         steps: how many steps the model will take; how soon the multipliers should arrive follows from it.
         learning_rate: of Adam.
         weight_decay: of Adam.
-        dual: makes the optimizer of the multipliers from them; `default_dual` unless given.
+        dual: what moves the multipliers; see `make_dual`.
+        stream: whether rows come once, by `stream`, and not by `fit`.
     """
 
     def __init__(
@@ -65,7 +85,8 @@ class Trainer:
         steps: int,
         learning_rate: float,
         weight_decay: float,
-        dual: Callable[[Sequence[torch.Tensor]], torch.optim.Optimizer] | None,
+        dual: Any,
+        stream: bool,
     ) -> None:
         self.module, self.classes, self.constraints = module, classes, dict(constraints)
         self.steps, self.every = steps, max(1, steps // LOOKS)
@@ -78,10 +99,17 @@ class Trainer:
         if kinds:
             self.lagrangian = Lagrangian(kinds).to(device=like.device, dtype=like.dtype)
             multipliers = list(self.lagrangian.parameters())
-            quarter = max(1, steps // self.every // 4)
-            self.dual = default_dual(multipliers, quarter, self.primal) if dual is None else dual(multipliers)
+            self.dual = make_dual(dual, multipliers, steps // self.every, self.primal, stream=stream)
         self.windows = {name: rates.Window(WINDOW) for name in kinds}
         self.error = rates.error_rate(classes=None if classes == 2 else classes)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copy, or what comes out of a pickle, measures the response of its own model."""
+        self.__dict__.update(state)
+        if isinstance(self.dual, SelfTuned) and self.dual.param_groups[0]["measured"]:
+            assert self.lagrangian is not None
+            self.dual.watch(self.primal)
+            go_on(self.lagrangian, self.dual)
 
     def fit(self, rows: Rows, shown: Rows, batch_rows: int, patience: int | None) -> tuple[Best, int]:
         """Train, and leave the best model seen in the module.
@@ -113,6 +141,8 @@ class Trainer:
             self.look(best, shown)
         if watched:
             best.restore(self.module)
+        for group in self.primal.param_groups:
+            group["lr"] = group["initial_lr"]  # the schedule has ended, and rows may come by `stream`
         return best, taken
 
     def look(self, best: Best, rows: Rows) -> dict[str, Any]:
@@ -122,11 +152,18 @@ class Trainer:
         best.see(self.module, self.error.measure([scored]).item(), violations)
         return violations
 
-    def stream(self, rows: Rows, batch_rows: int) -> None:
-        """One pass over rows that come once; the multipliers look back on the last batches."""
-        for batch in _batches(rows, batch_rows, -(-len(rows) // batch_rows)):
+    def stream(self, rows: Rows, batch_rows: int) -> int:
+        """One pass over rows that come once; the multipliers look back on the last batches.
+
+        Returns:
+            How many steps were taken.
+        """
+        taken = 0
+        for batch in _pass(rows, batch_rows):
             self._ascend(self.violations(self.scored(batch), windows=self.windows), batch.unit)
             self.step(batch)
+            taken += 1
+        return taken
 
     def _ascend(self, violations: dict[str, Any], row: float) -> None:
         if self.lagrangian is not None and self.dual is not None:
@@ -187,16 +224,23 @@ def _losses(scores: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def _batches(rows: Rows, size: int, steps: int) -> Iterator[Rows]:
-    """So many batches, epoch after epoch in a new order; or all rows each time, if they are one batch."""
-    taken = 0
-    while taken < steps:
-        if size >= len(rows):
-            yield rows
-            taken += 1
-            continue
-        for which in torch.randperm(len(rows)).split(size)[: steps - taken]:
-            yield rows.chosen(which.to(rows.y.device))
-            taken += 1
+    """So many batches, epoch after epoch."""
+    epochs = (_pass(rows, size) for _ in itertools.count())
+    return itertools.islice(itertools.chain.from_iterable(epochs), steps)
+
+
+def _pass(rows: Rows, size: int) -> Iterator[Rows]:
+    """All rows once, in batches and in a new order; or as they are, if they are one batch."""
+    if size >= len(rows):
+        yield rows
+        return
+    batches = list(torch.randperm(len(rows)).split(size))
+    if len(batches[-1]) == 1 < size:
+        # A batch of one row has no deviation, which a batch norm needs.
+        last = batches.pop()
+        batches[-1] = torch.cat([batches[-1], last])
+    for which in batches:
+        yield rows.chosen(which.to(rows.y.device))
 
 
 def largest_violations(trainer: Trainer, rows: Rows) -> dict[str, float]:
