@@ -136,7 +136,7 @@ class Cifar:
 class Text:
     """Sentences of a small grammar with agreement and sums, letter by letter, and a GPT-2 of two layers.
 
-    Torch-pruning cannot build the graph of a GPT-2 (its Conv1D), so magnitude and L1 use the surgery of `nupi.gates`
+    Torch-pruning cannot prune a GPT-2 (its graph has no Conv1D), so magnitude and L1 use the surgery of `nupi.gates`
     with a choice of their own: heads and units with the smallest weights, relative to those of their block, go first.
     """
 

@@ -52,11 +52,11 @@ def narrow_blocks(
             left[maker.name] = int(rows.sum()), len(rows)
         narrow_layer(model.get_submodule(block.user), None, mask.repeat_interleave(block.size))
         if block.kind == "heads":
-            _tell(model.get_submodule(block.core), block, mask)
+            tell(model.get_submodule(block.core), block, mask)
     return left
 
 
-def _tell(attention: nn.Module, block: Block, mask: torch.Tensor) -> None:
+def tell(attention: nn.Module, block: Block, mask: torch.Tensor) -> None:
     """Let the attention module know its new sizes, where it keeps them."""
     count, before = int(mask.sum()), len(mask)
     for names, scale in ((HEAD_COUNTS, None), (GROUP_COUNTS, None), (CHANNEL_COUNTS, block.size)):
