@@ -74,15 +74,15 @@ def train(
 
 
 def measurements() -> int:
-    """How often a training of four times `STEPS` measures: the same CNN, on eight new images a step."""
-    model, _ = cnn()
+    """How often a training of four times `STEPS` measures: the same CNN, on new images at each step."""
+    model, x = cnn()
     primal = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
     lagrangian = nupi.Lagrangian({"rates": nupi.Equality(10), "size": nupi.Inequality()})
     dual = nupi.SelfTuned(lagrangian.parameters(), STEPS, primal=primal)
     draw = torch.Generator().manual_seed(0)
     found = set()
     for _ in range(4 * STEPS):
-        train(model, torch.randn(8, 3, 32, 32, generator=draw), primal, lagrangian, dual)
+        train(model, torch.randn(x.shape, generator=draw), primal, lagrangian, dual)
         found.add(dual.param_groups[0]["measured_at"])
     return len(found)
 
