@@ -44,6 +44,7 @@ oldest: $(VENV)/.dev ## the front ends, with the oldest versions that are promis
 		lightning==2.5.0 pytorch-lightning==2.5.0 scikit-learn==1.6.0
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto -o filterwarnings=default \
 		tests/integrations/test_trainer*.py tests/integrations/test_trl.py tests/integrations/test_lightning.py \
+		tests/integrations/test_default_dual.py tests/integrations/test_guides.py \
 		tests/integrations/sklearn $(ARGS)
 
 nightly: $(VENV)/.dev ## the long tests, and the property tests on ten times as many examples

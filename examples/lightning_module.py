@@ -50,8 +50,9 @@ def main() -> None:
     pl.seed_everything(0, verbose=False)
     module = Classifier()
     trainer = pl.Trainer(max_epochs=40, accelerator="cpu", logger=False, enable_checkpointing=False)
-    trainer.fit(module, DataLoader(data(), batch_size=64, shuffle=True))
-    trainer.validate(module, DataLoader(data(4096, seed=1), batch_size=1024))
+    new = DataLoader(data(4096, seed=1), batch_size=1024)
+    trainer.fit(module, DataLoader(data(), batch_size=64, shuffle=True), new)
+    trainer.validate(module, new)
     print(module.lagrangian)
 
 

@@ -263,3 +263,13 @@ def test_a_kind_of_ones_own_serves_everywhere():
     swept = nupi.sweep(objective, start, constraints=pair, grid={"ki": [0.1], "kp": [0.5]}, steps=400)
     torch.testing.assert_close(swept.at(ki=0.1, kp=0.5).multipliers["g"], found.multipliers["g"])
     assert found.multipliers["g"].abs().max() == 1.0
+
+
+def test_a_start_that_is_a_tensor_says_where_the_multipliers_are():
+    """A number leaves that to torch, as a layer does."""
+    with torch.device("meta"):
+        lagrangian = nupi.Lagrangian(
+            {"given": nupi.Equality(2, init=torch.ones(2, device="cpu")), "left": nupi.Equality(2, init=1.0)}
+        )
+    assert lagrangian.multipliers["given"].tolist() == [1.0, 1.0]
+    assert lagrangian.multipliers["left"].is_meta

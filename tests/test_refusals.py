@@ -19,7 +19,11 @@ def indexed(*indices, values=None):
         ({"fair": torch.zeros(1)}, ValueError, "never broadcast"),
         ({"fair": torch.zeros(3, 1)}, ValueError, r"shape \(3, 1\)"),
         ({"small": torch.zeros(3)}, ValueError, r"'small' has shape \(3,\)"),
-        ({"fair": 0.5}, TypeError, "'fair' must be a tensor, Indexed or Averaged, but it is a float"),
+        (
+            {"fair": 0.5},
+            TypeError,
+            "'fair' must be a tensor, Indexed, Averaged or Measured, but it is a float; .* without .item",
+        ),
         (
             {"fair": torch.zeros(3, dtype=torch.int64)},
             TypeError,
@@ -34,6 +38,11 @@ def indexed(*indices, values=None):
         ),
         ({"fair": indexed(-1)}, IndexError, "from -1 to -1"),
         ({"fair": indexed(0, values=torch.ones(1, 2))}, ValueError, "one row of the group per index"),
+        (
+            {"fair": indexed(0, values=torch.ones(1, dtype=torch.int64))},
+            TypeError,
+            "'fair' is torch.int64, not floating-point",
+        ),
         ([torch.zeros(3)], TypeError, "violations must map constraint names to tensors, but a list came"),
     ],
 )
@@ -50,6 +59,16 @@ def test_a_wrong_violation_is_refused_before_anything_moves(violations, error, m
     with pytest.raises(error, match=message):
         lagrangian(torch.zeros(()), both)
     assert_unchanged(before, lagrangian, dual)
+
+
+def test_a_fault_within_a_mapping_of_the_users_own_is_shown_as_it_is():
+    class Lazy(dict):
+        def items(self):
+            return self.batch.items()  # there is no batch yet
+
+    lagrangian, dual = problem()
+    with pytest.raises(AttributeError, match="no attribute 'batch'"):
+        lagrangian.ascend(dual, Lazy(fair=torch.zeros(3)))
 
 
 def test_a_boolean_mask_is_not_indices():
@@ -83,7 +102,12 @@ def test_indexed_refuses_what_does_not_pair_up(values, indices, error):
             r"init has shape \(3,\), but the group has",
         ),
         (lambda: nupi.Equality(init=float("nan")), ValueError, "init must be finite"),
-        (lambda: nupi.Equality(0), ValueError, "size must be a positive number"),
+        (lambda: nupi.Equality(0), ValueError, "size must be the number of constraints.* but 0 came"),
+        (
+            lambda: nupi.Inequality(0.05),
+            ValueError,
+            "0.05 came. A limit goes into the violation: rate - 0.05",
+        ),
         (lambda: nupi.Equality((2, -1)), ValueError, "size must be"),
         (lambda: nupi.Equality(2.0), ValueError, "size must be"),
         (lambda: nupi.Equality(None), ValueError, "size must be"),
@@ -98,12 +122,50 @@ def test_indexed_refuses_what_does_not_pair_up(values, indices, error):
             TypeError,
             "constraint 'a' must be an Equality, Inequality or Band",
         ),
+        (lambda: nupi.Lagrangian({"a": nupi.Band}), TypeError, r"but .* came; call it: Band\(\)"),
         (lambda: nupi.Lagrangian([nupi.Equality()]), TypeError, "constraints must map"),
     ],
 )
 def test_a_wrong_constraint_is_refused(build, error, message):
     with pytest.raises(error, match=message):
         build()
+
+
+@pytest.mark.parametrize(
+    "build",
+    [lambda m: nupi.NuPI(m, ki=0.1), lambda m: nupi.SelfTuned(m, steps=10), lambda m: nupi.PID(m, ki=0.1)],
+)
+def test_a_dual_of_the_lagrangian_itself_is_refused(build):
+    lagrangian, _ = problem()
+    with pytest.raises(TypeError, match=r"a Lagrangian came; pass lagrangian.parameters\(\)"):
+        build(lagrangian)
+
+
+def test_a_model_in_place_of_its_optimizer_is_refused():
+    lagrangian, _ = problem()
+    with pytest.raises(TypeError, match=r"primal must be the optimizer of the model.*but a Linear came"):
+        nupi.SelfTuned(lagrangian.parameters(), steps=10, primal=torch.nn.Linear(1, 1))
+
+
+def test_a_violation_without_a_gradient_is_warned_of_once_by_name():
+    lagrangian, _ = problem()
+    loss = torch.ones((), requires_grad=True)
+    flat, smooth = torch.zeros(3), torch.zeros(1, requires_grad=True)
+    with pytest.warns(UserWarning, match=r"'fair' has no gradient.*nupi.Measured") as seen:
+        lagrangian(loss, {"fair": flat, "small": smooth})
+    lagrangian(loss, {"fair": flat, "small": smooth})  # warnings are errors here
+    assert len(seen) == 1
+    assert seen[0].filename == __file__  # it points at the line of the caller
+
+
+def test_no_gradient_is_expected_in_evaluations_and_of_the_hard_side():
+    lagrangian, _ = problem()  # warnings are errors here
+    lagrangian(torch.ones(()), {"fair": torch.zeros(3)})
+    loss = torch.ones((), requires_grad=True)
+    with torch.no_grad():
+        lagrangian(loss, {"fair": torch.zeros(3)})
+    soft = torch.zeros(3, requires_grad=True)
+    lagrangian(loss, {"fair": nupi.Measured(soft, torch.zeros(3))})
 
 
 def test_a_loss_that_is_no_scalar_is_refused():

@@ -264,8 +264,9 @@ def check_constraints(constraints: Mapping[str, Constraint]) -> None:
         if not isinstance(name, str) or not name:
             raise TypeError(f"a constraint's name must be a string that is not empty, but {name!r} came")
         if not isinstance(constraint, Constraint):
+            fix = f"; call it: {constraint.__name__}()" if isinstance(constraint, type) else ""
             raise TypeError(
-                f"constraint {name!r} must be an Equality, Inequality or Band, but {constraint!r} came"
+                f"constraint {name!r} must be an Equality, Inequality or Band, but {constraint!r} came{fix}"
             )
 
 
@@ -308,7 +309,10 @@ def _checked_shape(size: Size) -> torch.Size:
     else:
         bad = isinstance(size, bool) or any(n < 1 for n in sizes)
     if bad:
-        raise ValueError(f"size must be a positive number or a shape of positive numbers, but {size!r} came")
+        raise ValueError(
+            f"size must be the number of constraints, an integer of at least 1, or a shape of such, but {size!r} came. "
+            "A limit goes into the violation: rate - 0.05 for a rate of at most 0.05"
+        )
     return torch.Size(sizes)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import suppress
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -85,6 +86,8 @@ class Lagrangian(MultiplierModule):
         None  # made at the first step of many processes, once they have the same constraints
     )
 
+    _without_gradient: frozenset[str] = frozenset()  # constraints whose violation was seen to have none
+
     _repeat: Repeat | None = None  # the last step, if the next one may be like it
     _last: tuple[Any, ...] | None = None  # whose step that was, with which gains, and over which constraints
     _observer: Any = None  # the dual that moves these multipliers, if it wants to see losses with their graph
@@ -134,6 +137,8 @@ class Lagrangian(MultiplierModule):
         total, paired = loss, self._paired(violations)
         for target, violation in paired:
             term = violation.term(target)
+            if not term.requires_grad and loss.requires_grad and torch.is_grad_enabled():
+                self._warn_of_no_gradient(target.name)
             if self.reduce is not None and violation.adds_up(self.reduce):
                 term = term * distributed.world_size(self.group)
             total = total + term
@@ -187,6 +192,18 @@ class Lagrangian(MultiplierModule):
                 self._drift.remember(multipliers, dual)
         if moves:
             self._tell(dual, moves)
+
+    def _warn_of_no_gradient(self, name: str) -> None:
+        """Say once that a constraint cannot move the model, which otherwise goes unnoticed."""
+        if torch.compiler.is_compiling() or name in self._without_gradient:
+            return
+        self.__dict__["_without_gradient"] = self._without_gradient | {name}
+        warnings.warn(
+            f"the violation of {name!r} has no gradient, so this constraint does not move the model. Give a "
+            "differentiable violation (without detach, no_grad or a comparison such as logits > 0); "
+            "nupi.Measured(soft, hard) takes one for the model and another for the multiplier",
+            stacklevel=5,
+        )
 
     def _is_alone(self) -> bool:
         """Whether there is no other process to join violations with."""

@@ -93,13 +93,25 @@ def integral_(theta: Tensors, e: Tensors, ki: Gain) -> None:
     add_scaled_(theta, e, ki)
 
 
-def velocity_(theta: Tensors, xi: Tensors, e: Tensors, ki: Gain, kp: Gain, weight: Gain) -> None:
+def velocity_(
+    theta: Tensors,
+    xi: Tensors,
+    e: Tensors,
+    ki: Gain,
+    kp: Gain,
+    weight: Gain,
+    products: tuple[Gain, Gain] | None = None,
+) -> None:
     """One step of the velocity form; `weight` is 1 - nu, or the opening's on the first step.
 
     theta += (ki + kp weight) e - kp weight xi;  xi = lerp(xi, e, weight)
+
+    Gains that stay for many steps may come with `products`, which are ki + kp weight and kp weight.
     """
-    damping = kp * weight
-    if _one_each(ki, theta) or _one_each(damping, theta):
+    pull, damping = products or (None, kp * weight)
+    if pull is not None:
+        add_scaled_(theta, e, pull)
+    elif _one_each(ki, theta) or _one_each(damping, theta):
         # The sum of the gains would be a temporary as large as theta.
         add_scaled_(theta, e, ki)
         add_scaled_(theta, e, damping)
@@ -144,6 +156,7 @@ def conditional_(
     kp: Gain,
     weight: Gain,
     bounds: Bounds,
+    products: tuple[Gain, Gain] | None = None,
 ) -> None:
     """One step of the conditional form: the velocity form with conditional integration at the bounds.
 
@@ -155,7 +168,7 @@ def conditional_(
     The upper bound is its mirror image. `theta` is left at u, for the caller to project.
     """
     add_scaled_(theta, beyond, 1.0)
-    velocity_(theta, xi, e, ki, kp, weight)
+    velocity_(theta, xi, e, ki, kp, weight, products)
     if bounds.lower is not None:
         clamp_into_(beyond, e, None, 0.0)
         subtract_from_(beyond, theta, ki)

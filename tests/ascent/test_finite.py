@@ -180,6 +180,27 @@ def test_what_is_refused_while_a_report_is_on_its_way_is_reported_later(monkeypa
 
 
 @pytest.mark.usefixtures("blind")
+def test_a_check_waits_for_what_is_on_its_way_and_a_step_does_not():
+    class Arrival:
+        here = False
+
+        def query(self):
+            return self.here
+
+        def synchronize(self):
+            self.here = True
+
+    lagrangian, dual = problem()
+    some_steps(lagrangian, dual)
+    lagrangian.check()
+    lagrangian.ascend(dual, {"small": torch.tensor(float("nan"))})
+    lagrangian._refusals._arrival = Arrival()
+    lagrangian.ascend(dual, {"small": torch.tensor(1.0)})
+    with pytest.raises(nupi.NonFiniteViolationError, match="'small'"):
+        lagrangian.check()
+
+
+@pytest.mark.usefixtures("blind")
 def test_a_first_step_is_looked_at_wherever_it_is():
     lagrangian, dual = problem()
     with pytest.raises(nupi.NonFiniteViolationError, match="'fair'"):

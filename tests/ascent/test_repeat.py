@@ -83,6 +83,11 @@ def new_data(lagrangian, _):
     theta.data = theta.data + 1
 
 
+def narrow_data(lagrangian, _):
+    for theta in lagrangian.parameters():
+        theta.data = theta.data.bfloat16()
+
+
 def new_bounds(lagrangian, _):
     lagrangian.constraints["small"].bounds = Bounds(0.0, 0.05)
 
@@ -126,17 +131,35 @@ def tensor_gain(_, dual):
     dual.param_groups[0]["ki"] = torch.tensor([0.2])
 
 
+class Learned(nupi.Equality):
+    """A constraint with a level that is trained with the model."""
+
+    def __init__(self, size):
+        super().__init__(size)
+        self.level = torch.tensor(0.3, requires_grad=True)
+
+    def errors(self, violation):
+        return violation - self.level
+
+
+def learned(lagrangian, _):
+    lagrangian.constraints["fair"] = Learned(3)
+
+
 CHANGES = {
     "kp": lambda _, dual: dual.param_groups[0].update(kp=3.0),
     "a gain that is a tensor": tensor_gain,
     "lr": lambda _, dual: dual.param_groups[0].update(lr=0.5),
     "foreach": lambda _, dual: dual.param_groups[0].update(foreach=False),
     "form": lambda _, dual: dual.param_groups[0].update(form="velocity"),
+    "form with other state": lambda _, dual: dual.param_groups[0].update(form="positional"),
     "dtype": lambda lagrangian, _: lagrangian.double(),
+    "narrow data": narrow_data,
     "data": new_data,
     "values": lambda lagrangian, _: lagrangian.get_parameter("small").fill_(2.0),
     "bounds": new_bounds,
     "constraint": new_constraint,
+    "constraint with a parameter": learned,
     "loaded": loaded,
     "cleared": cleared,
     "hook": hooked,
@@ -185,6 +208,7 @@ def test_a_change_between_two_steps_counts(change, repeated, monkeypatch):
         ({"fair": torch.tensor([1.0, torch.inf, 0.0]), "small": torch.ones(1)}, nupi.NonFiniteViolationError),
         ({"fair": torch.ones(2), "small": torch.ones(1)}, ValueError),
         ({"fair": torch.tensor(1.0), "small": torch.ones(1)}, ValueError),
+        ({"fair": torch.ones(3), "small": torch.ones(1, 1)}, ValueError),
         ({"fair": torch.ones(3), "unknown": torch.ones(1)}, KeyError),
         ({"fair": torch.ones(3, dtype=torch.int64), "small": torch.ones(1)}, TypeError),
         ({"fair": torch.ones(3).to_sparse(), "small": torch.ones(1)}, TypeError),
@@ -290,3 +314,13 @@ def test_steps_on_numbers_that_may_overflow_are_not_repeated(repeated):
     dual.param_groups[0]["ki"] = 1e11
     steps(lagrangian, dual, 5, 8)
     assert len(repeated) == count
+
+
+def test_steps_on_some_rows_prepare_none_of_the_whole_group():
+    """Their cost is the rows', and a copy of all multipliers would be the group's."""
+    lagrangian = nupi.Lagrangian({"each": nupi.Inequality(1000)})
+    dual = nupi.NuPI(lagrangian.parameters(), 0.1)
+    for _ in range(4):
+        lagrangian.ascend(dual, {"each": nupi.Indexed(torch.ones(2), torch.tensor([3, 5]))})
+    assert lagrangian._repeat is None
+    assert "_spare" not in dual.__dict__

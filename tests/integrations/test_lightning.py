@@ -199,3 +199,12 @@ def test_what_is_no_problem_is_refused():
     endless = run.module(pl, "callback", dual=None)
     with pytest.raises(ValueError, match="the training has no end"):
         run.trainer(pl, -1, max_epochs=-1, limit_train_batches=1).fit(endless, run.loader(64, 32))
+
+
+def test_the_mixin_behind_the_module_is_refused():
+    from lightning import LightningModule
+
+    from nupi.integrations.lightning import ConstrainedMixin
+
+    with pytest.raises(TypeError, match="put it first: class Wrong"):
+        type("Wrong", (LightningModule, ConstrainedMixin), {})

@@ -160,3 +160,13 @@ for front in ("transformers", "lightning"):
 """
     found = run(code)
     assert found.returncode == 0, found.stderr
+
+
+def test_a_mixin_behind_its_base_is_refused():
+    from nupi.integrations.duals import check_order
+
+    mixin, base = type("Mixin", (), {}), type("Base", (), {})
+    check_order(type("Right", (mixin, base), {}), mixin, "Base")
+    wrong = type("Wrong", (base, mixin), {})
+    with pytest.raises(TypeError, match=r"put it first: class Wrong\(Mixin, Base\)"):
+        check_order(wrong, mixin, "Base")

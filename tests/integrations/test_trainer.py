@@ -300,3 +300,17 @@ def test_a_trainer_that_goes_around_the_model_or_the_accelerator_is_told(tmp_pat
 
     with pytest.raises(RuntimeError, match=r"did not call accelerator\.backward"):
         Ours(example.tiny_model(), plain.args, **options).train()
+
+
+def test_the_mixin_behind_the_trainer_is_refused():
+    from nupi.integrations.transformers import ConstrainedMixin
+
+    with pytest.raises(TypeError, match="put it first: class Wrong"):
+        type("Wrong", (Trainer, ConstrainedMixin), {})
+
+
+def test_violations_that_are_no_mapping_are_refused(tmp_path):
+    trainer = example.make_trainer(tmp_path, steps=1)
+    trainer.violations = lambda *given: given[-1].logits.mean()
+    with pytest.raises(TypeError, match="violations must map constraint names to tensors, but a Tensor came"):
+        trainer.train()

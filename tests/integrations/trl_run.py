@@ -74,7 +74,13 @@ def sure(_, __, outputs):
     return {"entropy": entropy - 3.2}
 
 
-def options(folder, steps, k):
+# Since transformers 5.23 it has another name.
+CHECKPOINTING = "activation_checkpointing"
+if not hasattr(SFTConfig, CHECKPOINTING):
+    CHECKPOINTING = "gradient_checkpointing"
+
+
+def options(folder, steps, k, *, checkpointing=False):
     return {
         "output_dir": str(folder),
         "max_steps": steps,
@@ -83,7 +89,8 @@ def options(folder, steps, k):
         "per_device_train_batch_size": 8,
         "per_device_eval_batch_size": 8,
         "gradient_accumulation_steps": k,
-        "gradient_checkpointing": False,
+        CHECKPOINTING: checkpointing,
+        f"{CHECKPOINTING}_kwargs": {"use_reentrant": False},
         "logging_steps": 1,
         "save_strategy": "steps",
         "save_steps": 2,
@@ -101,10 +108,10 @@ def constrained(name, violations, trainer, dual):
     return {"constraints": {name: nupi.Inequality()}, "violations": violations, "dual": dual}
 
 
-def sft(folder, steps, k=1, trainer=ConstrainedSFT, violations=at_least, dual=trainer_run.NUPI):
+def sft(folder, steps, k=1, trainer=ConstrainedSFT, violations=at_least, dual=trainer_run.NUPI, **more):
     return trainer(
         model=model(),
-        args=SFTConfig(**options(folder, steps, k)),
+        args=SFTConfig(**options(folder, steps, k, **more)),
         train_dataset=Dataset.from_dict({"text": sentences(32, 8, seed=0)}),
         eval_dataset=Dataset.from_dict({"text": sentences(16, 8, seed=1)}),
         processing_class=tokenizer(),

@@ -1,7 +1,10 @@
 """One coefficient for one metric: it brings the metric to its target, from either side, and can be saved."""
 
+import copy
 import io
+import pickle
 
+import numpy as np
 import pytest
 import torch
 
@@ -47,6 +50,46 @@ def test_a_checkpoint_goes_on_bit_for_bit():
     assert torch.equal(coefficient.value, again.value)
 
 
+LOG = {"at_most": 2.0, "steps": 50, "log": True}
+
+
+@pytest.mark.parametrize(
+    "other", [{"at_most": 2.0, "steps": 50}, {"at_least": 2.0, "steps": 50, "log": True}]
+)
+def test_a_checkpoint_whose_multiplier_means_something_else_is_refused(other):
+    saved = nupi.Coefficient(**LOG)
+    saved.update(3.0)
+    coefficient = nupi.Coefficient(**other)
+    before = coefficient.value.clone()
+    with pytest.raises(
+        ValueError, match=r"at_most=\.\.\., log=True\).*the same side and log. Nothing was loaded"
+    ):
+        coefficient.load_state_dict(saved.state_dict())
+    assert torch.equal(coefficient.value, before)
+    nearer = nupi.Coefficient(**LOG | {"at_most": 1.5})
+    nearer.load_state_dict(saved.state_dict())
+    assert torch.equal(nearer.value, saved.value)
+
+
+@pytest.mark.parametrize("again", [lambda one: pickle.loads(pickle.dumps(one)), copy.deepcopy])
+def test_a_copy_goes_on_by_itself_and_knows_what_is_wrong(again):
+    coefficient = nupi.Coefficient(**LOG, limits=(1e-3, 10.0))
+    for _ in range(100):
+        coefficient.update(5.0)
+    other = again(coefficient)
+    for _ in range(300):
+        coefficient.update(5.0)
+    for _ in range(300):
+        other.update(5.0)
+    assert torch.equal(other.value, coefficient.value)
+    assert [each.kind for each in other.diagnose()] == ["capped"]
+    assert other.diagnose() == coefficient.diagnose()
+
+
+def test_targets_of_numpy_are_numbers():
+    assert nupi.Coefficient(at=np.float32(0.5), steps=5).target == 0.5
+
+
 def test_numbers_and_graphs_are_taken_and_no_gradient_flows():
     coefficient = nupi.Coefficient(at_most=1.0, steps=50)
     assert not coefficient.update(torch.tensor(2.0, requires_grad=True) * 1).requires_grad
@@ -68,7 +111,7 @@ def test_bad_requests_are_refused():
     with pytest.raises(nupi.NonFiniteViolationError):
         coefficient.update(float("nan"))
     assert torch.equal(coefficient.value, before)
-    with pytest.raises(ValueError, match="not 'multiplier' and 'controller'"):
+    with pytest.raises(ValueError, match="not 'multiplier', 'controller' and 'kind'"):
         coefficient.load_state_dict({})
 
 

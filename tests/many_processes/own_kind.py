@@ -26,6 +26,13 @@ class Median(Violation):
     def joined(cls, target, total, ranks, reduce):  # noqa: ARG003
         return target.move(total.values / ranks)
 
+    def detached(self):
+        return Median(self.samples.detach())
+
+    @classmethod
+    def average(cls, several, batches, constraint):  # noqa: ARG003
+        return Median(torch.cat([each.samples for each in several]))  # the median of all samples
+
 
 class Alone(Violation):
     """One that says nothing of how it is joined."""

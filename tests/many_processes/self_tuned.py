@@ -46,3 +46,19 @@ def one_rank_cannot_measure():
     except Exception as error:  # noqa: BLE001 - the test looks at it
         return type(error).__name__, dual.gains()["sum"]["response"].item()
     return "nothing", 0.0
+
+
+def responses(reduce):
+    """What is measured for a x - 1 with |a|^2 = 5, which every rank has alike, as a tensor and as a row."""
+    x = torch.zeros(2, requires_grad=True)
+    primal = torch.optim.SGD([x], lr=0.1)
+    found = {}
+    for kind in ("tensor", "row"):
+        lagrangian = nupi.Lagrangian({"c": nupi.Equality()}, reduce=reduce)
+        dual = nupi.SelfTuned(lagrangian.parameters(), steps=8, primal=primal)
+        values = (torch.tensor([[1.0, 2.0]]) @ x) - 1
+        violations = {"c": values if kind == "tensor" else nupi.Indexed(values, torch.tensor([0]))}
+        lagrangian.ascend(dual, violations)
+        lagrangian(x.square().sum(), violations)
+        found[kind] = dual.gains()["c"]["response"].item()
+    return found

@@ -22,3 +22,12 @@ def test_a_rank_that_cannot_measure_leaves_none_waiting(ranks):
     (first, response), (second, _) = ranks.run(self_tuned.one_rank_cannot_measure, world=2)
     assert (first, second) == ("RuntimeError", "ZeroDivisionError")
     assert response == 0
+
+
+@pytest.mark.parametrize(
+    ("reduce", "tensor", "row"), [("mean", 0.5, 2.0), ("sum", 2.0, 2.0), (None, 0.5, 0.5)]
+)
+def test_a_violation_that_adds_up_over_ranks_responds_as_their_sum_does(ranks, reduce, tensor, row):
+    """Under SGD the response is lr |a|^2, with a the gradient of the joined violation: here 2 a if it is a sum."""
+    for found in ranks.run(self_tuned.responses, reduce, world=2):
+        assert found == pytest.approx({"tensor": tensor, "row": row})

@@ -29,6 +29,17 @@ def test_a_gain_for_each_constraint_is_kept_in_the_dtype_of_the_multipliers():
     assert dual.param_groups[0]["ki"].dtype == torch.float32
 
 
+def test_gains_that_are_tensors_follow_multipliers_that_become_wider():
+    param = torch.zeros(1)
+    ki, kp, nu = torch.tensor(0.1), torch.tensor(0.7), torch.tensor(0.25)
+    dual = nupi.NuPI([param], ki=ki, kp=kp, nu=nu)
+    before = moved(dual, param, 1.0).item()
+    param.data = param.data.double()
+    # In float32 kp times 1 - nu would be off by 1e-8.
+    wanted = before + 2 * ki.item() + 0.75 * kp.item()
+    assert moved(dual, param, 2.0).item() == pytest.approx(wanted, rel=1e-12)
+
+
 def test_narrow_parameters_move_together_as_each_would_alone():
     start, errors = [0.3, -1.7], [0.013, 0.0071, -0.021]
 
@@ -108,3 +119,13 @@ def test_a_gradient_that_was_there_before_a_watched_step_is_there_after_it():
 def test_the_step_size_of_pid_is_checked():
     with pytest.raises(ValueError, match="lr must lie in"):
         nupi.PID([torch.zeros(1)], 0.1, 1.0, 0.5, lr=-1.0)
+
+
+@pytest.mark.parametrize("gains", [{"ki": 0.1}, {"ki": 0.1, "kp": 0.7}], ids=["I", "PI"])
+def test_pid_without_its_other_gains_neither_smooths_nor_damps(gains):
+    errors, param = [1.0, 3.0, -2.0, 0.5], torch.zeros(1, dtype=torch.float64)
+    dual = nupi.PID([param], **gains)
+    path = [moved(dual, param, error).item() for error in errors]
+    integral = [0.1 * sum(errors[: t + 1]) for t in range(4)]
+    wanted = [total + gains.get("kp", 0.0) * error for total, error in zip(integral, errors, strict=True)]
+    assert path == pytest.approx(wanted)

@@ -88,3 +88,13 @@ def test_a_checkpoint_from_before_the_defaults_changed_loads_as_what_it_was():
     assert param.tolist() == pytest.approx(
         [1.1, 0.1]
     )  # a second step from zero has the kick, a first one has not
+
+
+def test_state_of_a_wider_checkpoint_is_loaded_in_the_width_of_the_multipliers():
+    wide, narrow = torch.zeros(2, dtype=torch.float64), torch.zeros(2)
+    saved, dual = nupi.NuPI([wide], ki=0.1, kp=1.0), nupi.NuPI([narrow], ki=0.1, kp=1.0)
+    wide.grad = torch.tensor([1.0, 2.0], dtype=torch.float64)
+    saved.step()
+    dual.load_state_dict(saved.state_dict())
+    assert dual.state[narrow]["xi"].dtype == torch.float32
+    assert dual.state[narrow]["xi"].tolist() == [1.0, 2.0]

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import nupi
+from nupi.optim.base import SAFE
 
 WIDE = torch.float64
 
@@ -56,15 +57,17 @@ def test_gains_stay_between_retunings_and_what_is_at_rest_is_not_written():
     train(*parts, 64)
     _, _, lagrangian, dual = parts
     state = dual.state[lagrangian.get_parameter("sum")]
-    changed = []
-    for _ in range(20):
+    changed, ages = [], []
+    for _ in range(160):
         before = {slot: value.clone() for slot, value in state.items()}
         left_alone = dual.untouched(some_rows=False)
         lagrangian.ascend(dual, {"sum": torch.randn((), dtype=WIDE)})
         written = {slot for slot, value in state.items() if not torch.equal(value, before[slot])}
         assert not written & left_alone
         changed.append("ki" in written)
-    assert changed == ([False] * 9 + [True]) * 2
+        ages.append(state["age"].item())
+    assert changed == ([False] * 79 + [True]) * 2
+    assert ages == [64 + 10 * (step // 10) for step in range(1, 161)]
 
 
 def test_minimize_gives_it_the_optimizer_and_a_quarter_of_the_steps():
@@ -180,3 +183,17 @@ def test_a_row_that_comes_late_starts_with_what_is_known_of_the_others():
     lagrangian.ascend(dual, {"rows": nupi.Indexed(torch.ones(1, dtype=WIDE), late)})
     assert lagrangian.multipliers["rows"][300] > 0
     assert lagrangian.multipliers["rows"][301] == 0
+
+
+def test_gains_that_have_become_very_large_are_known_to_be():
+    """Nothing moves this violation: the response that is identified falls, and the gains grow beyond what is safe."""
+    lagrangian = nupi.Lagrangian({"c": nupi.Equality()})
+    dual = nupi.SelfTuned(lagrangian.parameters(), steps=100, scale=1e9, lr=1e-12)
+    large = []
+    for _ in range(100):
+        lagrangian.ascend(dual, {"c": torch.tensor(1.0)})
+        (state,) = dual.state.values()
+        large.append(any(bool((value.abs() > SAFE).any()) for value in state.values()))
+        assert dual.may_overflow or not large[-1]
+    assert not large[10]
+    assert large[-1]

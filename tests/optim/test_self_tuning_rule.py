@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+import nupi
 from nupi.constraints import Bounds
 from nupi.optim import identification, observation, self_tuning
 from nupi.optim.retuning import SLOTS
@@ -72,7 +73,7 @@ def watch(s, theta, e, steps, stride):
     s["slow"] += min(4 * stride / steps, 1.0) * (e - s["slow"])
 
 
-def retune(s, steps, stride, per_step, *, both):
+def retune(s, steps, stride, past, per_step, *, both):
     guess = "most" in s
     noise = sqrt(max(s["covariance"] / (exp(-max(s["age"] - 2, 1) / 32) - 1), 0.0))
     rate = min(32 * stride / steps, 1.0)
@@ -81,7 +82,7 @@ def retune(s, steps, stride, per_step, *, both):
     scale = max(s["balance"], s["least"])
     far = abs(s["level"]) / max((4 if guess else 1) * 4 * scale, TINY)
     if s["age"] > steps and left > 0.03 * s["worst"] and far <= 1:
-        s["boost"] = min(s["boost"] * exp(min(8 / steps, 0.1) * stride), max(0.25 * steps / 40, 1.0))
+        s["boost"] = min(s["boost"] * exp(min(9 / steps, 0.1) * past), max(0.25 * steps / 40, 1.0))
     unmoved = left > 0 and abs(s["mean"]) > 0.9 * abs(s["slow"])
     s["stuck"] = float(unmoved and abs(s["level"]) > scale and s["age"] > steps)
     relaxed = max(s["curvature"] * per_step, 1e-6)
@@ -91,7 +92,7 @@ def retune(s, steps, stride, per_step, *, both):
     w = (min(top, 4 / steps) if top > 0 else 4 / steps) * s["boost"] * min(2 * s["age"] / steps, 1.0) * 4 / 3
     quiet = 0.1 * b * scale / max(noise, TINY)
     allowed = max(quiet, (quiet**2 / 2) ** (1 / 3))
-    kappa = min(0.7 * (1 - gone), max(allowed, 2 * w if left > 0 else 0.0))
+    kappa = min(0.7 * exp(-relaxed), max(allowed, 2 * w if left > 0 else 0.0))
     if guess and s["sure"] <= 0:
         kappa = min(kappa, 0.1)
     w = min(w, (gone + kappa) / 2, 0.5)
@@ -99,6 +100,8 @@ def retune(s, steps, stride, per_step, *, both):
     s["ki"] = w * max(gone + kappa - w, 0.0) / ((1 - w) * b * (1 + far**2)) if known else 0.0
     s["kp"] = kappa / b if known else 0.0
     s["weight"] = 1 - exp(-4 * kappa)
+    s["damping"] = s["kp"] * s["weight"]
+    s["pull"] = s["ki"] + s["damping"]
 
 
 def identify(s, theta, steps, stride, scale, *, both):
@@ -158,14 +161,14 @@ def test_a_retuning_is_the_one_in_plain_numbers(guess, bounds, steps, stride, pe
         if guess:
             s["e_fast"] += min(32 / steps, 1.0) * (e[number] - s["e_fast"])
             identify(s, theta[number], steps, stride, 2.0, both=both)
-        retune(s, steps, stride, per_step, both=both)
+        retune(s, steps, stride, 2 * stride, per_step, both=both)
         expected.append(s)
     kept, moved, error = tensors(state), torch.from_numpy(theta), torch.from_numpy(e)
     self_tuning.watch_(moved, kept, error, steps, stride)
     if guess:
         identification.hear_(kept, error, steps)
         identification.identify_(moved, kept, steps, stride, 2.0, bounds)
-    self_tuning.retune_(kept, steps, stride, per_step, bounds)
+    self_tuning.retune_(kept, steps, stride, 2 * stride, per_step, bounds)
     for name, values in kept.items():
         wanted = torch.tensor([s[name] for s in expected], dtype=torch.float64)
         torch.testing.assert_close(values, wanted, rtol=1e-8, atol=1e-12, msg=lambda m, n=name: f"{n}: {m}")
@@ -179,12 +182,12 @@ def test_what_is_taken_in_is_that_in_plain_numbers():
     rng = np.random.default_rng(5)
     state, _, _ = drawn(3, guess=False)
     state["stuck"] = rng.integers(0, 2, CASES).astype(float)
-    group = {"steps": 80.0, "taken": 50, "measured_at": 30}
+    group = {"steps": 80.0, "taken": 50, "measured_at": 30, "per_step": 3.0}
     logs = rng.normal(0, 2, (3, CASES))
     count = rng.integers(0, 3, CASES).astype(float)
     speed, bent = rng.random((2, CASES))
     note = np.vstack([count, count * logs[0], count * logs[1], count * logs[2], count * speed, count * bent])
-    expected = []
+    expected, same = [], np.ones(CASES)
     for i in range(CASES):
         s = scalars(state, i)
         if count[i]:
@@ -195,6 +198,10 @@ def test_what_is_taken_in_is_that_in_plain_numbers():
             balance *= slope / steepest
             scale = max(s["balance"], s["least"])
             vain = s["stuck"] > 0 and slope < 0.5 * steepest
+            ratios = [(s["response"], new), (s["balance"], balance)]
+            same[i] = min(
+                *(min(pair) / max(pair) for pair in ratios), exp(-3 * abs(s["curvature"] - bent[i]))
+            )
             strained = known and (abs(s["level"]) > 4 * scale or vain)
             if known:
                 response = sqrt(min(max(s["response"], new / 10), new * 100) * new)
@@ -203,7 +210,7 @@ def test_what_is_taken_in_is_that_in_plain_numbers():
                 changed = {
                     "response": max(response, s["response"]) if strained else response,
                     "balance": min(averaged, s["balance"]) if vain else averaged,
-                    "curvature": (s["curvature"] + bent[i]) / 2,
+                    "curvature": (s["curvature"] + bent[i]) / 2 if s["curvature"] else bent[i],
                     "sure": min(s["response"], new) / max(s["response"], new),
                     "least": s["least"] if settled else max(s["least"], least),
                 }
@@ -218,7 +225,25 @@ def test_what_is_taken_in_is_that_in_plain_numbers():
             s |= {**changed, "speed": speed[i], "slope": steepest}
         expected.append(s)
     kept = tensors(state)
-    observation._take_in(kept, torch.from_numpy(note), group)
+    near = observation._take_in(kept, torch.from_numpy(note), group)
+    torch.testing.assert_close(near, torch.from_numpy(same), rtol=1e-8, atol=1e-12)
     for name, values in kept.items():
         wanted = torch.tensor([s[name] for s in expected], dtype=torch.float64)
         torch.testing.assert_close(values, wanted, rtol=1e-8, atol=1e-12, msg=lambda m, n=name: f"{n}: {m}")
+
+
+@pytest.mark.parametrize(("rows", "apart"), [(100, True), (150, True), (151, False), (300, False)])
+def test_rows_are_looked_at_apart_if_a_batch_shows_at_most_half_of_many(rows, apart):
+    lagrangian = nupi.Lagrangian({"each": nupi.Equality(300)})
+    x = torch.arange(1.0, rows + 1, requires_grad=True)
+    where = torch.arange(300).flip(0)[:rows]
+    ((target, violation),) = lagrangian._paired({"each": nupi.Indexed(x.square(), where)})
+    shown = observation.see(target, violation)
+    if apart:
+        assert shown.elements.tolist() == sorted(where.tolist())
+        assert shown.errors.tolist() == x.square().flip(0).tolist()
+    else:
+        assert shown.elements is None
+        assert torch.equal(shown.errors[where], x.square())
+    (slope,) = torch.autograd.grad(shown.errors.sum(), x)
+    assert torch.equal(slope, 2 * x)

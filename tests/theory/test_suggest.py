@@ -127,8 +127,14 @@ def test_bad_requests_are_refused():
     some = {"line": nupi.Indexed(seen["line"], torch.tensor([0]))}
     with pytest.raises(ValueError, match=r"violations\['line'\] shows 1 of 2 constraints"):
         suggest_gains([x], pair, loss, some, lr=0.1, steps=10)
+    constant = torch.ones(1, dtype=torch.float64)
+    with (
+        pytest.warns(UserWarning, match="'line' has no gradient"),
+        pytest.raises(ValueError, match="the gradient of constraint 'line' is 0 on this batch"),
+    ):
+        suggest_gains([x], lagrangian, loss, {"line": constant}, lr=0.1, steps=10)
     with pytest.raises(ValueError, match="the gradient of constraint 'line' is 0 on this batch"):
-        suggest_gains([x], lagrangian, loss, {"line": torch.ones(1, dtype=torch.float64)}, lr=0.1, steps=10)
+        suggest_gains([x], lagrangian, loss, {"line": constant + 0 * x.sum()}, lr=0.1, steps=10)
 
 
 @pytest.mark.parametrize("form", ["indexed", "averaged"])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -45,11 +46,13 @@ class Fault:
     span: tuple[int, int]  # the bytes that are replaced
     before: str
     after: str
+    place: int = 1  # the how-manieth of its name in the file
 
     @property
     def name(self) -> str:
         """What it is called in reports and in equivalent.txt; it does not depend on line numbers."""
-        return f"{self.path} {self.function}: {_flat(self.before)} -> {_flat(self.after)}"
+        plain = f"{self.path} {self.function}: {_flat(self.before)} -> {_flat(self.after)}"
+        return plain if self.place == 1 else f"{plain} #{self.place}"
 
     def applied(self, root: Path) -> str:
         """The text of the file with the fault in it."""
@@ -61,7 +64,13 @@ def faults_of(path: Path, root: Path) -> list[Fault]:
     """All faults of a file, those that are no valid Python left out."""
     found = _Finder(path, root)
     found.visit(ast.parse(found.text))
-    return [fault for fault in found.faults if _compiles(fault.applied(root))]
+    seen: Counter[str] = Counter()
+    faults = []
+    for fault in found.faults:
+        seen[fault.name] += 1
+        if _compiles(fault.applied(root)):
+            faults.append(replace(fault, place=seen[fault.name]))
+    return faults
 
 
 class _Finder(ast.NodeVisitor):

@@ -33,6 +33,7 @@ class Place:
         "constraint",
         "dtype",
         "group",
+        "ids",
         "name",
         "number",
         "pointer",
@@ -47,6 +48,7 @@ class Place:
         self.pointer = move.multiplier.data_ptr()
         self.number, self.group = number, dual.param_groups[number]
         self.state = dict(dual.state.get(move.multiplier, _NO_STATE))
+        self.ids = [*map(id, self.state.values())]
 
     def unchanged(
         self,
@@ -65,10 +67,10 @@ class Place:
             or self.constraint.bounds is not self.bounds
             or dual.param_groups[self.number] is not self.group
             or not self.group["maximize"]
-            or len(state) != len(self.state)
         ):
             return False
-        return all(state.get(slot) is kept for slot, kept in self.state.items())
+        # The tensors are kept alive here, so that no other one can have the identity of one of them.
+        return [*map(id, state.values())] == self.ids
 
     def error(self, given: Any) -> torch.Tensor | None:
         """The error that a violation means; None if it is not a tensor like those before it."""
@@ -91,7 +93,7 @@ class Repeat:
     Use `Repeat.of`, which knows which steps can be.
     """
 
-    __slots__ = ("_batches", "_copies", "_dual", "_gains_seen", "_kept", "_places", "_storages")
+    __slots__ = ("_batches", "_copies", "_dual", "_gains_seen", "_places", "_storages", "_undoing")
 
     def __init__(self, dual: DualOptimizer, places: list[Place]) -> None:
         self._dual, self._places, self._gains_seen = dual, places, dual.gains_seen
@@ -104,13 +106,8 @@ class Repeat:
         self._batches = [
             (batch, [number[id(work.param)] for work in batch.works]) for batch in dual.batches(ready)
         ]
-        still = dual.untouched_when_plain()
-        self._kept = [
-            tensor
-            for place in places
-            for tensor in (place.theta, *(value for slot, value in place.state.items() if slot not in still))
-        ]
-        self._copies = spare_for(dual, self._kept)
+        self._copies: dict[int, torch.Tensor] = {}
+        self._undoing: dict[frozenset[str], tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
 
     @classmethod
     def of(
@@ -163,7 +160,7 @@ class Repeat:
                 return None
             errors.append(error)
         ours.check_gains()
-        if ours.gains_seen != self._gains_seen or ours.may_overflow or not ours.plain():
+        if ours.gains_seen != self._gains_seen or ours.may_overflow:
             return None
         if not length(errors) <= SAFE:
             return None
@@ -177,13 +174,28 @@ class Repeat:
             for place, error in zip(self._places, errors, strict=True)
         ]
 
+    def _prepare_undoing(self, still: frozenset[str]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """What a step writes to that leaves `still` alone, and memory for copies; steps of all kinds share it."""
+        kept = [
+            tensor
+            for place in self._places
+            for tensor in (place.theta, *(value for slot, value in place.state.items() if slot not in still))
+        ]
+        new = [tensor for tensor in kept if id(tensor) not in self._copies]
+        self._copies.update(zip(map(id, new), spare_for(self._dual, new), strict=True))
+        self._undoing[still] = kept, [self._copies[id(tensor)] for tensor in kept]
+        return self._undoing[still]
+
     def _move(self, errors: list[torch.Tensor]) -> None:
         """Move by these errors, or raise and leave everything as it was."""
         dual = self._dual
-        groups = [dict(group) for group in dual.param_groups] if dual.writes_groups else ()
-        torch._foreach_copy_(self._copies, self._kept)
+        groups = [group.copy() for group in dual.param_groups] if dual.writes_groups else ()
+        kept: list[torch.Tensor] = []
+        copies: list[torch.Tensor] = []
         try:
-            dual.count_plain()
+            still = dual.begin_step(some_rows=False)
+            kept, copies = self._undoing.get(still) or self._prepare_undoing(still)
+            torch._foreach_copy_(copies, kept)
             for batch, which in self._batches:
                 group = batch.works[0].group
                 e = [errors[i] for i in which] if isinstance(batch.theta, list) else errors[which[0]]
@@ -197,7 +209,8 @@ class Repeat:
                     first=False,
                 )
         except BaseException:
-            torch._foreach_copy_(self._kept, self._copies)
+            for tensor, copy in zip(kept, copies, strict=True):
+                tensor.copy_(copy)
             for group, before in zip(dual.param_groups, groups, strict=False):
                 group.update(before)
             raise

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from nupi.rule import widened
-from nupi.violations import Averaged, Dense, Indexed, Violation, as_violation
+from nupi.violations import as_violation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nupi.constraints import Constraint
+    from nupi.violations import Violation
 
 
 class Accumulator:
@@ -31,8 +29,7 @@ class Accumulator:
     def add(self, violations: Mapping[str, Any]) -> None:
         """Note the violations of one micro-batch; nothing of their graph is kept."""
         for name, given in violations.items():
-            moving = as_violation(name, given).moving()
-            self._kept.setdefault(name, []).append(_detached(moving))
+            self._kept.setdefault(name, []).append(as_violation(name, given).moving().detached())
         self.batches += 1
 
     def taken(self) -> dict[str, Violation]:
@@ -44,33 +41,12 @@ class Accumulator:
     def _average(self, name: str, parts: list[Violation], batches: int) -> Violation:
         if batches == 1:
             return parts[0]
-        if all(isinstance(part, Dense) for part in parts):
-            values = [part.values for part in parts if isinstance(part, Dense)]
-            return Dense(torch.stack([each.to(widened(each.dtype)) for each in values]).mean(0))
-        averaged = [part for part in parts if isinstance(part, Averaged)]
-        if len(averaged) == len(parts):
-            sums = torch.stack([part.sums.to(widened(part.sums.dtype)) for part in averaged]).sum(0)
-            # Counts may be weights, or narrow integers: they are added in a type that holds them.
-            counts = torch.stack([part.counts.to(sums.dtype) for part in averaged]).sum(0)
-            return Averaged(sums, counts)
-        indexed = [part for part in parts if isinstance(part, Indexed)]
-        constraint = self._constraints.get(name)
-        plain = constraint is None or constraint.multiplier_shape == constraint.shape
-        if len(indexed) == len(parts) and plain:
-            values = [part.values.to(widened(part.values.dtype)) for part in indexed]
-            return Indexed(torch.cat(values) / batches, torch.cat([part.indices for part in indexed]))
-        kinds = ", ".join(sorted({part.label for part in parts}))
+        kinds, constraint = {type(part) for part in parts}, self._constraints.get(name)
+        found = kinds.pop().average(parts, batches, constraint) if len(kinds) == 1 else None
+        if found is not None:
+            return found
+        labels = ", ".join(sorted({part.label for part in parts}))
         raise TypeError(
-            f"the violations of {name!r} in {batches} micro-batches are {kinds} of {constraint!r}, which have no "
+            f"the violations of {name!r} in {batches} micro-batches are {labels} of {constraint!r}, which have no "
             "average here; give tensors, or Averaged, in every micro-batch, or train without gradient accumulation"
         )
-
-
-def _detached(violation: Violation) -> Violation:
-    if isinstance(violation, Dense):
-        return Dense(violation.values.detach())
-    if isinstance(violation, Averaged):
-        return Averaged(violation.sums.detach(), violation.counts.detach())
-    if isinstance(violation, Indexed):
-        return Indexed(violation.values.detach(), violation.indices)
-    return violation

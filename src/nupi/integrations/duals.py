@@ -27,6 +27,16 @@ def as_lagrangian(constraints: Any) -> Lagrangian:
     return Lagrangian(constraints, reduce="mean")
 
 
+def check_order(cls: type, mixin: type, base: str) -> None:
+    """Refuse a class whose bases come in the wrong order: the mixin's methods call those of what stands behind it."""
+    before = cls.__mro__[: cls.__mro__.index(mixin)]
+    if any(each.__name__ == base for each in before):
+        raise TypeError(
+            f"{cls.__name__} has {mixin.__name__} behind {base}, where it does nothing; "
+            f"put it first: class {cls.__name__}({mixin.__name__}, {base})"
+        )
+
+
 def check_dual(dual: Any) -> None:
     """Refuse what is no dual optimizer and cannot make one."""
     if dual is not None and not isinstance(dual, torch.optim.Optimizer) and not callable(dual):

@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 
 from nupi import distributed
 from nupi.loop.best import largest_violation, tolerances
-from nupi.violations import Averaged, Dense, Indexed
+from nupi.violations import Averaged
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,23 +52,19 @@ class Evaluation:
     def add(self, violations: Mapping[str, Any], rows: int, loss: torch.Tensor | None = None) -> None:
         """Take in the violations of a batch of so many rows, and its loss if it is to be averaged too."""
         for target, given in self._lagrangian._paired(violations):
-            violation, sums, counts = given.moving(), self._sums[target.name], self._counts[target.name]
-            if isinstance(violation, Dense):
-                sums.add_(violation.checked(target).to(sums.dtype), alpha=rows)
-                counts.add_(rows)
-            elif isinstance(violation, Averaged):
-                some, seen = violation.checked(target)
-                sums.add_(some.to(sums.dtype))
-                counts.add_(seen.to(sums.dtype))
-            elif isinstance(violation, Indexed):
-                values, places = violation.checked(target)
-                sums.index_add_(0, places, values.to(sums.dtype))
-                counts.index_add_(0, places, torch.ones_like(places, dtype=sums.dtype))
-            else:
+            sums, counts = self._sums[target.name], self._counts[target.name]
+            part = given.moving().parts(target)
+            if part.values.shape != sums.shape:
                 raise TypeError(
-                    f"the violation of {target.name!r} is {violation.label}, which has no average over batches; "
+                    f"the violation of {target.name!r} is {given.moving().label}, which has no average over batches; "
                     "give a tensor, Averaged or Indexed"
                 )
+            if part.weights is None:
+                sums.add_(part.values, alpha=rows)
+                counts.add_(rows)
+            else:
+                sums.add_(part.values)
+                counts.add_(part.weights)
         if loss is not None:
             self._loss = self._loss + rows * loss.detach().to(self._loss)
             self._rows += rows

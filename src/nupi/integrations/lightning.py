@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nupi.integrations.accumulation import Accumulator
-from nupi.integrations.duals import Dual, as_lagrangian, check_dual, go_on, make_dual
+from nupi.integrations.duals import Dual, as_lagrangian, check_dual, check_order, go_on, make_dual
 from nupi.integrations.evaluation import Evaluation, rows_of
 from nupi.integrations.numbers import Numbers
 from nupi.lagrangian import Lagrangian
@@ -244,6 +244,10 @@ class ConstrainedMixin:
         >>> round(module.x.item(), 2), round(module.lagrangian.multipliers["small"].item(), 1)
         (1.0, 2.0)
     """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        check_order(cls, ConstrainedMixin, "LightningModule")
 
     def __init__(
         self,

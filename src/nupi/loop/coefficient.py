@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,7 +13,7 @@ from nupi.lagrangian import Lagrangian
 from nupi.optim.self_tuned import Found, SelfTuned
 
 if TYPE_CHECKING:
-    from nupi.monitor import Finding
+    from nupi.monitor import Finding, Monitor
     from nupi.violations.base import Reduce
 
 DECADES = 3.0  # that a coefficient in the log domain is expected to travel, for a metric at twice its target
@@ -72,7 +73,7 @@ class Coefficient:
     ) -> None:
         side, self.target = _checked_target({"at": at, "at_most": at_most, "at_least": at_least})
         self._sign = -1.0 if side == "at_least" else 1.0
-        self._log, self._name = bool(log), name
+        self._side, self._log, self._name = side, bool(log), name
         start = self._sign * (init if init is not None else self._sign if log else 0.0)
         if (log or side != "at") and (start < 0 or (log and start == 0)):
             which = ("<" if log else "<=") if side == "at_least" else (">" if log else ">=")
@@ -96,10 +97,7 @@ class Coefficient:
             constraint.bounds = None
         self._lagrangian = Lagrangian({name: constraint}, reduce=reduce)
         self._dual = SelfTuned(self._lagrangian.parameters(), steps, scale=scale)
-        # Imported here: it needs the Lagrangian, as this does.
-        from nupi.monitor import Monitor
-
-        self._monitor = Monitor(self._lagrangian, keep=_KEPT, warn=False)
+        self._monitor = _listening(self._lagrangian)
 
     @property
     def value(self) -> torch.Tensor:
@@ -144,14 +142,23 @@ class Coefficient:
 
     def state_dict(self) -> dict[str, Any]:
         """All that `load_state_dict` needs to go on bit for bit."""
-        return {"multiplier": self._lagrangian.state_dict(), "controller": self._dual.state_dict()}
+        return {
+            "multiplier": self._lagrangian.state_dict(),
+            "controller": self._dual.state_dict(),
+            "kind": self._kind,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
-        if set(state) != {"multiplier", "controller"}:
+        """Go on from a checkpoint; the target may be another, on the same side."""
+        if set(state) != {"multiplier", "controller", "kind"}:
             raise ValueError(
-                f"state has the keys {sorted(state)}, not 'multiplier' and 'controller'; "
+                f"state has the keys {sorted(state)}, not 'multiplier', 'controller' and 'kind'; "
                 "pass what state_dict() of a Coefficient returned. Nothing was loaded"
+            )
+        if state["kind"] != self._kind:
+            raise ValueError(
+                f"state is of Coefficient({state['kind']}), but this is Coefficient({self._kind}), whose multiplier "
+                "means something else; build it with the same side and log. Nothing was loaded"
             )
         before = self._dual.state_dict()
         self._dual.load_state_dict(state["controller"])
@@ -160,6 +167,20 @@ class Coefficient:
         except Exception:
             self._dual.load_state_dict(before)
             raise
+
+    @property
+    def _kind(self) -> str:
+        """What the multiplier means."""
+        return f"{self._side}=..., log={self._log}"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_monitor": self._monitor.state_dict()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copy, or what comes out of a pickle, has a record of its own, which goes on from the first one's."""
+        self.__dict__.update(state)
+        self._monitor = _listening(self._lagrangian)
+        self._monitor.load_state_dict(state["_monitor"])
 
     def __repr__(self) -> str:
         return f"Coefficient(target={self.target:g}, value={self.value.item():g})"
@@ -175,6 +196,13 @@ class _Limited(Constraint):
         super().__init__(1, init=init)
 
 
+def _listening(lagrangian: Lagrangian) -> Monitor:
+    # Imported here: it needs the Lagrangian, as this does.
+    from nupi.monitor import Monitor
+
+    return Monitor(lagrangian, keep=_KEPT, warn=False)
+
+
 def _checked_target(sides: dict[str, float | None]) -> tuple[str, float]:
     """The one side that was given, and its target."""
     given = {side: value for side, value in sides.items() if value is not None}
@@ -182,7 +210,7 @@ def _checked_target(sides: dict[str, float | None]) -> tuple[str, float]:
         came = ", ".join(f"{side}={value}" for side, value in given.items()) or "none of them"
         raise ValueError(f"give exactly one of at, at_most and at_least, but {came} came")
     ((side, target),) = given.items()
-    if not isinstance(target, (int, float)) or not abs(target) < math.inf:
+    if not isinstance(target, Real) or not abs(float(target)) < math.inf:
         raise ValueError(f"{side} must be a finite number, but {target!r} came")
     return side, float(target)
 

@@ -119,11 +119,12 @@ class Sampler:
         for group, place in plan.larger:
             e, theta = errors[:, place], multipliers[:, place]
             assert group.statistics is not None
-            rows = statistics.of_whole(e, theta, self._last.get(group.name))
+            active = theta.sign().abs_()
+            rows = statistics.of_whole(e, theta, active, self._last.get(group.name))
             self._last[group.name] = theta[-1].clone()
             out[:, group.statistics : group.statistics + rows.shape[1]] = rows
             if group.indices is not None:
-                seen = self._worst_of(group, out.device).see_whole(e, theta, out.dtype)
+                seen = self._worst_of(group, out.device).see_whole(e, theta, active, out.dtype)
                 out[:, group.violations : group.violations + seen.shape[1]] = seen
 
     def _fill_parts(self, out: torch.Tensor, samples: Sequence[Sample]) -> None:

@@ -8,12 +8,15 @@ from __future__ import annotations
 import torch
 
 
-def of_whole(errors: torch.Tensor, multipliers: torch.Tensor, before: torch.Tensor | None) -> torch.Tensor:
+def of_whole(
+    errors: torch.Tensor, multipliers: torch.Tensor, active: torch.Tensor, before: torch.Tensor | None
+) -> torch.Tensor:
     """Statistics of steps that saw the whole group.
 
     Args:
         errors: the violations, (steps, constraints).
         multipliers: the multipliers after each step, (steps, constraints).
+        active: 1 where a multiplier is not 0, else 0; the same shape.
         before: the multipliers before the first of these steps, if they are known.
     """
     # Twice a minimum and a maximum: `aminmax` over rows takes four times as long.
@@ -31,7 +34,7 @@ def of_whole(errors: torch.Tensor, multipliers: torch.Tensor, before: torch.Tens
             least,
             most,
             multipliers.norm(dim=1),
-            multipliers.sign().abs_().mean(1),
+            active.mean(1),
             torch.cat([first, moved]),
         ],
         dim=1,

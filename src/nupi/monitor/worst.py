@@ -20,9 +20,11 @@ class Worst:
         self.indices = torch.full((WATCHED,), -1, dtype=torch.int64, device=device)
         self.scores = torch.full((WATCHED,), -torch.inf, dtype=torch.float32, device=device)
 
-    def see_whole(self, errors: torch.Tensor, multipliers: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    def see_whole(
+        self, errors: torch.Tensor, multipliers: torch.Tensor, active: torch.Tensor, dtype: torch.dtype
+    ) -> torch.Tensor:
         """The columns of these steps, after choosing whom to follow: violations, multipliers, indices."""
-        scores = _badness(errors, multipliers).amax(0).float()
+        scores = _badness(errors, active).amax(0).float()
         known = self.indices >= 0
         held = scores.index_select(0, self.indices.clamp(min=0))
         self.scores = torch.where(known, held, -torch.inf)
@@ -46,7 +48,7 @@ class Worst:
         steps: int,
     ) -> torch.Tensor:
         """The same of steps that saw some constraints each; nan where one that is followed was not seen."""
-        scores = _badness(errors, multipliers).float()
+        scores = _badness(errors, multipliers.sign().abs_()).float()
         match = element[None, :] == self.indices[:, None]
         now = torch.where(match, scores, -torch.inf).amax(1)
         self.scores = torch.maximum(torch.where(self.scores > 0, self.scores * _FORGET, self.scores), now)
@@ -76,6 +78,7 @@ class Worst:
         self.scores = torch.cat([self.scores, score]).index_select(0, kept)
 
 
-def _badness(errors: torch.Tensor, multipliers: torch.Tensor) -> torch.Tensor:
-    """The violation; its size, where the multiplier is not 0. Written without a choice, which is slow."""
-    return torch.maximum(errors, errors.abs() * multipliers.sign().abs_())
+def _badness(errors: torch.Tensor, active: torch.Tensor) -> torch.Tensor:
+    """The violation; its size, where the multiplier is not 0. Written without a choice and with one temporary."""
+    bad = errors.abs().mul_(active)
+    return torch.maximum(errors, bad, out=bad)

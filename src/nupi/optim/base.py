@@ -33,6 +33,7 @@ State: TypeAlias = "dict[str, Tensors]"
 
 SAFE = 1e10  # errors and gains up to this cannot take a float32 multiplier beyond its range in one step
 _WIDE = torch.float32.itemsize
+_NOTHING: frozenset[str] = frozenset()
 _WORDS = ("init", "form", "foreach", "one_sided")  # options that are no numbers and are checked like gains
 
 
@@ -120,6 +121,13 @@ class DualOptimizer(Optimizer):
     def idle(options: Options) -> bool:  # noqa: ARG004 - for subclasses
         """Whether a parameter that has no state yet needs none with these options."""
         return False
+
+    def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
+        if isinstance(params, torch.nn.Module):
+            raise TypeError(
+                f"params must be multipliers, but a {type(params).__name__} came; pass lagrangian.parameters()"
+            )
+        super().__init__(params, defaults)
 
     def _check_group(self, group: dict[str, Any]) -> None:
         """Refuse a param group that is no good; numbers become plain floats."""
@@ -266,16 +274,9 @@ class DualOptimizer(Optimizer):
             return False
         return not any(isinstance(group[name], torch.Tensor) for name in self.gain_names)
 
-    def plain(self) -> bool:
-        """Whether the coming step is one like most, which only moves what it always moves."""
-        return True
-
-    def count_plain(self) -> None:
-        """Write down in the param groups that such a step is taken, for those that count."""
-
-    def untouched_when_plain(self) -> frozenset[str]:
-        """State that such a step does not write to."""
-        return frozenset()
+    def begin_step(self, *, some_rows: bool) -> frozenset[str]:
+        """Count the step in the param groups, for those that count; return the state that it will not write to."""
+        return self.untouched(some_rows=some_rows)
 
     def _batches(self, group: dict[str, Any]) -> bool:
         """Whether kernels that move many tensors serve this group: they take numbers, and pay from two tensors on."""
@@ -327,7 +328,7 @@ class DualOptimizer(Optimizer):
 
     def untouched(self, *, some_rows: bool) -> frozenset[str]:  # noqa: ARG002 - for subclasses
         """State that the coming step will not write to, so that nobody need copy it."""
-        return frozenset()
+        return _NOTHING
 
     def keeps_state(self, param: torch.Tensor) -> bool:
         """Whether a step of this parameter leaves anything behind besides the parameter."""

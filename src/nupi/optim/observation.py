@@ -44,8 +44,10 @@ def observe(
     lagrangian: Lagrangian,
     loss: torch.Tensor,
     paired: Sequence[tuple[Target, Violation]],
-) -> bool:
-    """Measure the plant and write it into the state of `dual`; False if it could not be measured yet.
+) -> float | None:
+    """Measure the plant and write it into the state of `dual`; None if it could not be measured yet.
+
+    Returns how near it is to the plant that was known before: the smallest ratio, in [0, 1].
 
     Ranks of a distributed run measure on their own batches and join what they found (the mean of the logarithms),
     so that all of them hold the same numbers. All of them take part, also one whose batch shows nothing. Nothing is
@@ -55,7 +57,7 @@ def observe(
     found = scalings(primal)
     held = [m for m in map(lagrangian.get_parameter, lagrangian.constraints) if dual.state.get(m)]
     if found is None or not held:
-        return False
+        return None
     # The last number says on how many ranks something went wrong.
     notes = torch.zeros(
         len(ROWS), sum(m.numel() for m in held) + 1, dtype=torch.float64, device=held[0].device
@@ -72,9 +74,9 @@ def observe(
         raise failure
     if lagrangian.many_ranks and float(notes[0, -1]):
         raise RuntimeError("another rank could not measure the response of its model; see its error")
-    for multiplier, note in zip(held, notes[:, :-1].split([m.numel() for m in held], dim=1), strict=True):
-        _take_in(dual.state[multiplier], note, group)
-    return True
+    parts = notes[:, :-1].split([m.numel() for m in held], dim=1)
+    near = [_take_in(dual.state[m], note, group).min() for m, note in zip(held, parts, strict=True)]
+    return float(torch.stack(near).min())
 
 
 def _note(
@@ -170,8 +172,10 @@ def _measured(
     return plant, bent
 
 
-def _take_in(state: dict[str, torch.Tensor], note: torch.Tensor, group: dict[str, Any]) -> None:
+def _take_in(state: dict[str, torch.Tensor], note: torch.Tensor, group: dict[str, Any]) -> torch.Tensor:
     """Average what was measured with what was known, half and half in logarithms, and write it into the state.
+
+    Returns the ratio of what was measured and what was known, of the response, the balance or alpha, in [0, 1].
 
     The first measurements under Adam can be off by decades, so what was known counts only within `TRUST` of the new.
     A response that is too small is the dangerous error: the average may not fall below what was known that fast.
@@ -181,17 +185,20 @@ def _take_in(state: dict[str, torch.Tensor], note: torch.Tensor, group: dict[str
     response, balance, slope = response.exp(), balance.exp(), slope.exp()
     old = {name: state[name].double() for name in PLANT}
     known = old["response"] > 0
-    closeness = torch.minimum(old["response"], response) / torch.maximum(old["response"], response)
+    closeness = _ratio(old["response"], response)
     least = self_tuning.SPEED / group["steps"] * state["worst"].double() / response
     # A gradient that vanishes would make the multiplier that balances the loss grow without end.
     steepest = torch.maximum(
         slope, old["slope"] * 0.5 ** ((group["taken"] - group["measured_at"]) / group["steps"])
     )
     balance = balance * slope / steepest
+    near = torch.minimum(closeness, _ratio(old["balance"], balance))
+    near = torch.minimum(near, torch.exp(-group["per_step"] * (old["curvature"] - bent).abs()))
     new = {
         "response": _averaged(old["response"], response, response / TRUST, response * TRUST**2),
         "balance": _averaged(old["balance"], balance, balance / TRUST**2, balance * TRUST),
-        "curvature": (old["curvature"] + bent) / 2,
+        # 0 is what it was as long as nobody knew of several primal steps to a dual step.
+        "curvature": torch.where(old["curvature"] > 0, (old["curvature"] + bent) / 2, bent),
         "speed": speed,
         "slope": steepest,
         "sure": closeness,
@@ -215,6 +222,12 @@ def _take_in(state: dict[str, torch.Tensor], note: torch.Tensor, group: dict[str
     for name, value in new.items():
         value = torch.where(known, value, first.get(name, value))
         state[name].copy_(torch.where(count > 0, value, old[name]))
+    return torch.where(count > 0, near, 1.0)
+
+
+def _ratio(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """The smaller over the larger; 1 where both are 0."""
+    return torch.minimum(a, b).clamp(min=TINY) / torch.maximum(a, b).clamp(min=TINY)
 
 
 def _averaged(old: torch.Tensor, new: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:

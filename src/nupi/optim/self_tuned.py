@@ -9,12 +9,21 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from nupi import rule
-from nupi.optim import identification, self_tuning
+from nupi.optim import identification, measuring, self_tuning
 from nupi.optim.base import DualOptimizer, Gains, Options, State, Work
 from nupi.optim.checks import check_step_size
 from nupi.optim.nupi import NuPI
 from nupi.optim.observation import observe
-from nupi.optim.retuning import NOTING, RESTING, SLOTS, UNTOUCHED, WATCHING, phase_of
+from nupi.optim.retuning import (
+    NOTING,
+    PHASES,
+    RESTING,
+    RETUNING,
+    SLOTS,
+    UNTOUCHED,
+    between_retunings,
+    phase_of,
+)
 from nupi.plant.optimizers import check_optimizers
 
 if TYPE_CHECKING:
@@ -26,19 +35,17 @@ if TYPE_CHECKING:
 
 Found: TypeAlias = "dict[str, torch.Tensor | int]"
 
-MEASUREMENTS = 8  # in `steps`, once the first few are past
-
 
 class SelfTuned(DualOptimizer):
     """A nuPI controller that finds its own gains.
 
-    You say in how many dual steps the constraints should be met, and nothing about units, step sizes or the
-    optimizer of the model. A quarter of training is a good answer. See `nupi.optim.self_tuning` for the rule and
-    docs/self_tuned.md for where it fails.
+    You say within how many dual steps the constraints should be met: a quarter of training is a good answer. Units
+    and step sizes do not matter. See `nupi.optim.self_tuning` for the rule, and "Gains that find themselves"
+    (docs/self_tuned.md) for where it fails. For one constraint per sample (`Indexed`) use `NuPI`.
 
-    With `primal` the response of the model to a multiplier is measured: now and then, where `lagrangian(loss,
-    violations)` has the graph at hand. Without it the response is identified from violations and multipliers; that
-    needs nothing from the model, takes longer to find, and starts from a guess that depends on `scale`.
+    With `primal`, the response of the model to a multiplier is measured now and then, inside `lagrangian(loss,
+    violations)`. Without it, the response is identified from violations and multipliers. That needs nothing from the
+    model, takes longer, and starts from a guess that depends on `scale`.
 
     Args:
         params: multipliers, or param groups with `steps` of their own.
@@ -93,9 +100,9 @@ class SelfTuned(DualOptimizer):
             "taken": 0,  # dual steps
             "since": 0,  # primal steps since the last dual step
             "per_step": 1.0,  # primal steps per dual step
-            "measured_at": 0,
-            "stride": 1,  # dual steps from one retuning to the next
-            "phase": WATCHING,  # whether this step finds new gains, or prepares that, or neither
+            **measuring.DEFAULTS,
+            "stride": 1,  # dual steps from one watching to the next
+            "phase": RETUNING,  # whether this step finds new gains, or prepares that, or neither
         }
         super().__init__(params, defaults)
         if primal is not None:
@@ -148,11 +155,14 @@ class SelfTuned(DualOptimizer):
         for target, _ in paired:
             self._names[id(target.multiplier)] = target.name
         group = self.param_groups[0]
-        if not self._primal or not self._measures(group) or not torch.is_grad_enabled():
+        if not self._primal or not torch.is_grad_enabled():
             return
-        if observe(self, self._primal, lagrangian, loss, paired):
-            for each in self.param_groups:
-                each["measured_at"] = group["taken"]
+        rate = measuring.sum_of_rates(self._primal)
+        if not measuring.is_due(group, rate):
+            return
+        closest = observe(self, self._primal, lagrangian, loss, paired)
+        if closest is not None:
+            measuring.write_down(self.param_groups, closest, rate)
             self._retune(lagrangian)
             self._check_speed(group)
 
@@ -203,40 +213,31 @@ class SelfTuned(DualOptimizer):
     def apply(self, works: list[Work]) -> None:
         """Count the step, and see whether it is time to find new gains; then move."""
         if not torch.compiler.is_compiling():
-            some_rows = any(work.rows is not None for work in works)
-            for group in self.param_groups:
-                stride, phase = phase_of(group, some_rows=some_rows)
-                self._count(group, stride, phase)
-                if phase is WATCHING and not group["measured"]:
-                    self.__dict__.pop("_large_state", None)  # what is identified may have become large
+            self.begin_step(some_rows=any(work.rows is not None for work in works))
         super().apply(works)
 
-    @staticmethod
-    def _count(group: dict[str, Any], stride: int, phase: str) -> None:
+    def begin_step(self, *, some_rows: bool) -> frozenset[str]:
         """Count the step, and write down what it is to the next search for gains."""
-        group["stride"], group["phase"] = stride, phase
-        group["taken"] += 1
-        if group["since"]:
-            group["per_step"], group["since"] = float(group["since"]), 0
-
-    def plain(self) -> bool:
-        """Whether no new gains are due: a step that finds some writes to more of its state."""
-        return all(phase_of(group, some_rows=False)[1] is RESTING for group in self.param_groups)
-
-    def count_plain(self) -> None:
-        """Count a step that finds no gains."""
+        phases = []
         for group in self.param_groups:
-            self._count(group, *phase_of(group, some_rows=False))
-
-    def untouched_when_plain(self) -> frozenset[str]:
-        """The state that a step at rest does not write to."""
-        return UNTOUCHED[RESTING if self._primal else f"{RESTING}, identified"]
+            group["stride"], phase = phase_of(group, some_rows=some_rows)
+            group["phase"] = phase
+            group["taken"] += 1
+            if group["since"]:
+                group["per_step"], group["since"] = float(group["since"]), 0
+            if phase == RETUNING and not group["measured"]:
+                self.__dict__.pop("_large_state", None)  # what is identified may have become large
+            phases.append(phase)
+        return self._untouched_in(phases)
 
     def untouched(self, *, some_rows: bool) -> frozenset[str]:
         """The state that the coming step will not write to."""
-        phases = {phase_of(group, some_rows=some_rows)[1] for group in self.param_groups}
-        phase = WATCHING if WATCHING in phases else NOTING if NOTING in phases else RESTING
-        return UNTOUCHED[phase if self._primal else f"{phase}, identified"]
+        return self._untouched_in([phase_of(group, some_rows=some_rows)[1] for group in self.param_groups])
+
+    def _untouched_in(self, phases: list[str]) -> frozenset[str]:
+        """The state that a step does not write to whose groups are in these phases."""
+        phase = phases[0] if len(phases) == 1 else max(phases, key=PHASES.index)
+        return UNTOUCHED[bool(self._primal)][phase]
 
     @staticmethod
     def scaled_gains(options: Options) -> Gains:
@@ -262,32 +263,51 @@ class SelfTuned(DualOptimizer):
         """Watch the error, find new gains if they are due, and take nuPI's step with them."""
         assert isinstance(theta, torch.Tensor)
         assert isinstance(e, torch.Tensor)
-        kept: dict[str, Any] = dict(state)
-        steps, lr = gains["steps"], gains["lr"]
+        kept: Any = state
+        lr, phase = gains["lr"], options["phase"]
+        if first or torch.compiler.is_compiling():
+            phase, options = RETUNING, {**options, "stride": 1}
         if first:
             self_tuning.open_(theta, kept, e)
             if not options["measured"]:
                 identification.open_(theta, kept, e)
         if not options["measured"]:
-            identification.hear_(kept, e, steps)
-        always = first or torch.compiler.is_compiling()
-        stride, phase = (1, WATCHING) if always else (options["stride"], options["phase"])
-        if phase == WATCHING:
-            self_tuning.watch_(theta, kept, e, steps, stride)
-            if not options["measured"]:
-                identification.identify_(theta, kept, steps, stride, gains["scale"], bounds)
-            self_tuning.retune_(kept, steps, stride, options["per_step"], bounds)
-        elif phase == NOTING:
-            self_tuning.note_(kept, e)
-        ki, kp, weight = kept["ki"], kept["kp"], kept["weight"]
+            identification.hear_(kept, e, gains["steps"])
+        if phase != RESTING:
+            SelfTuned._tune(phase, theta, kept, e, gains, options, bounds)
+        ki, kp, weight, pull, damping = map(kept.__getitem__, self_tuning.GAINS)
         if type(lr) is not float or lr != 1.0:
-            ki, kp = lr * ki, lr * kp
+            ki, kp, pull, damping = lr * ki, lr * kp, lr * pull, lr * damping
         if bounds is None:
-            rule.velocity_(theta, kept["xi"], e, ki, kp, weight)
-        else:
-            rule.conditional_(theta, kept["xi"], kept["beyond"], e, ki, kp, weight, bounds)
-            if phase == WATCHING:
-                rule.limit_beyond_(kept["beyond"], kept["xi"], kp)
+            rule.velocity_(theta, kept["xi"], e, ki, kp, weight, (pull, damping))
+            return
+        rule.conditional_(
+            theta, kept["xi"], kept["beyond"], e, ki, kp, weight, bounds, products=(pull, damping)
+        )
+        if phase == RETUNING:
+            rule.limit_beyond_(kept["beyond"], kept["xi"], kp)
+
+    @staticmethod
+    def _tune(
+        phase: str,
+        theta: torch.Tensor,
+        state: dict[str, torch.Tensor],
+        e: torch.Tensor,
+        gains: Gains,
+        options: Options,
+        bounds: Bounds | None,
+    ) -> None:
+        """Take the violation in, as the phase asks for it, and find new gains if they are due."""
+        if phase == NOTING:
+            self_tuning.note_(state, e)
+            return
+        steps, stride = gains["steps"], options["stride"]
+        self_tuning.watch_(theta, state, e, steps, stride)
+        if not options["measured"]:
+            identification.identify_(theta, state, steps, stride, gains["scale"], bounds)
+        if phase == RETUNING:
+            past = between_retunings(options)
+            self_tuning.retune_(state, steps, stride, past, options["per_step"], bounds)
 
     def _batches(self, group: dict[str, Any]) -> bool:  # noqa: ARG002
         """Every parameter has gains of its own, so that none moves alike with another."""
@@ -311,12 +331,6 @@ class SelfTuned(DualOptimizer):
 
     # --- measuring ---
 
-    def _measures(self, group: dict[str, Any]) -> bool:
-        """Whether to measure at this dual step: at 1, 2, 4, 8, ..., then every eighth of `steps`."""
-        taken, last = group["taken"], group["measured_at"]
-        every = max(1, int(group["steps"] / MEASUREMENTS))
-        return bool(taken > last and (taken >= 2 * last or taken - last >= every))
-
     def _retune(self, lagrangian: Lagrangian) -> None:
         """Find new gains from what was just measured."""
         self.__dict__.pop("_large_state", None)
@@ -330,7 +344,7 @@ class SelfTuned(DualOptimizer):
                     if self.state.get(param) and id(param) in bounds:
                         kept = self.state[param]
                         steps, stride, per_step = group["steps"], group["stride"], group["per_step"]
-                        self_tuning.retune_(kept, steps, stride, per_step, bounds[id(param)])
+                        self_tuning.retune_(kept, steps, stride, 0, per_step, bounds[id(param)])
 
     def _check_speed(self, group: dict[str, Any]) -> None:
         """Say once if the primal optimizer cannot move the violations in the steps that were asked for."""

@@ -28,7 +28,8 @@ third root of time, and b follows no further down. Nor do b and `scale` follow t
 lost half of its slope, while a multiplier beyond `scale` does not move its violation any more.
 
 All functions work elementwise on tensors of one shape, in place, and never look at a value. `steps` is a number, or a
-tensor that broadcasts to the multipliers.
+tensor that broadcasts to the multipliers. With few constraints an operation costs what its call does, and two to three
+times that if one operand is a number: hence `sign` for "above 0", and the smallest of several for "all above 0".
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ import math
 from typing import TYPE_CHECKING, TypeAlias
 
 import torch
+
+from nupi.rule import subtract_scaled_
 
 if TYPE_CHECKING:
     from nupi.constraints import Bounds
@@ -48,17 +51,19 @@ SPEED = 4.0  # the violation decays by e^-4 = 2% in `steps`
 FAST_POLE = 0.7  # kappa where nothing limits it
 SHAKING = 0.1  # the share of `scale` by which noise may move a multiplier
 SMOOTHING = 32.0  # averages reach back over steps / 32
+SOFT = 4.0 / 3.0  # the factor of the speed from half of `steps` on; it grows to that from 0
 PATIENCE = 0.03  # a violation above this share of its worst is not met yet
-URGENCY = 8.0  # by how much the speed grows in `steps` if it is not (in log)
+URGENCY = 9.0  # by how much the speed grows in `steps` if it is not (in log)
 BEYOND = 4.0  # in units of `scale`: where a multiplier is taken for too large
 ROOM = 4.0  # where `balance` is a guess from the size of the loss, it may be so much too small
 GUESSING = 0.1  # the most that kappa may be while b is a guess
 PROGRESS = 0.9  # of what a violation was steps / 4 ago: above it, a multiplier beyond `scale` pushes in vain
 TINY = 1e-30
 
-GAINS = ("ki", "kp", "weight")
+GAINS = ("ki", "kp", "weight", "pull", "damping")  # pull = ki + damping, damping = kp weight
 NOTES = ("last", "change")
-SUMMARIES = ("age", "covariance", "mean", "level", "slow", "worst", "boost", "stuck")
+SUMMARIES = ("age", "covariance", "mean", "level", "slow")
+JUDGED = ("worst", "boost", "stuck")
 PLANT = ("response", "curvature", "balance", "speed", "slope", "least", "sure")
 
 
@@ -96,13 +101,16 @@ def watch_(theta: torch.Tensor, state: State, e: torch.Tensor, steps: Gain, stri
     state["slow"].lerp_(e, at_most(SPEED * stride / steps, 1.0))
 
 
-def retune_(state: State, steps: Gain, stride: int, per_step: float, bounds: Bounds | None) -> None:
+def retune_(
+    state: State, steps: Gain, stride: int, past: int, per_step: float, bounds: Bounds | None
+) -> None:
     """Write the gains that place the poles, given what is known; 0 where nothing is known of the plant yet.
 
     Args:
         state: of the rule.
         steps: the dual steps within which the constraints should be met.
-        stride: how many steps lie between two calls.
+        stride: how many steps lie between two calls of `watch_`.
+        past: how many steps have passed since the last call of this; 0 if that is not known.
         per_step: primal steps per dual step, N. Over them a drift relaxes by alpha = exp(-h N), and a change of
             the multiplier acts through b N (1 - alpha) / (h N).
         bounds: of the multipliers; without any, an error of either sign is a violation.
@@ -110,45 +118,55 @@ def retune_(state: State, steps: Gain, stride: int, per_step: float, bounds: Bou
     noise = sigma(state)
     left = certain_violation(state, noise, steps, stride, bounds)
     torch.maximum(state["worst"], left, out=state["worst"])
-    scale = scale_of(state)
+    scale, size = scale_of(state), state["level"].abs()
     room = ROOM if "most" in state else 1.0
-    far = state["level"].abs() / (room * BEYOND * scale).clamp_(min=TINY)
-    _hurry_(state, steps, stride, left, far)
-    _mark_stuck_(state, steps, left, scale)
+    reach = (room * BEYOND * scale).clamp_(min=TINY)
+    overdue = state["age"] - steps
+    _hurry_(state, steps, past, overdue, left, reach - size)
+    _mark_stuck_(state, overdue, left, size - scale)
 
-    relaxed = (state["curvature"] * per_step).clamp_(min=1e-6)
-    gone = -torch.expm1(-relaxed)  # 1 - alpha
-    b = (state["response"] * per_step * gone / relaxed).clamp_(min=TINY)
-    soft = (state["age"] * (2.0 / steps)).clamp_(max=1.0).mul_(4.0 / 3.0)
-    top = state["speed"] * per_step
-    w = torch.where(top > 0, at_most(top, SPEED / steps), SPEED / steps) * state["boost"] * soft
-    quiet = SHAKING * b * scale / noise.clamp(min=TINY)
+    relaxed = _times(state["curvature"], per_step).clamp(min=1e-6)
+    kept = relaxed.neg()
+    gone = torch.expm1(kept).neg_()  # 1 - alpha
+    b = _times((state["response"] * gone).div_(relaxed), per_step).clamp(min=TINY)
+    soft = (state["age"] * (2.0 / steps * SOFT)).clamp_(max=SOFT)
+    top = _times(state["speed"], per_step)
+    speed = at_most(torch.where(top > 0, top, SPEED / steps), SPEED / steps)
+    w = torch.mul(speed, state["boost"]).mul_(soft)
+    quiet = (b * scale).mul_(SHAKING).div_(noise.clamp_(min=TINY))
     # kappa sqrt(weight / (2 - weight)) <= quiet: kappa itself where there is no smoothing, sqrt(2 kappa^3) where much.
-    allowed = torch.maximum(quiet, (0.5 * quiet.square()).pow_(1.0 / 3.0))
+    allowed = torch.maximum(quiet, quiet.square().mul_(0.5).pow_(1.0 / 3.0))
     # Less than 2 w would not damp a constraint on its way; one that is met need not be hurried.
-    damped = torch.where(left > 0, 2.0 * w, 0.0)
-    kappa = torch.minimum(FAST_POLE * (1.0 - gone), torch.maximum(allowed, damped))
+    damped = torch.add(w, w).mul_(left.sign())
+    kappa = torch.minimum(kept.exp_().mul_(FAST_POLE), torch.maximum(allowed, damped))
     if "most" in state:  # b is a guess until it has been identified, and may be too small
         kappa = torch.where(state["sure"] > 0, kappa, kappa.clamp(max=GUESSING))
-    w = torch.minimum(w, 0.5 * (gone + kappa)).clamp_(max=0.5)
-    ki = w * (gone + kappa - w).clamp_(min=0.0) / ((1.0 - w) * b * (1.0 + far.square()))
-    known = state["response"] > 0
-    state["ki"].copy_(torch.where(known, ki, 0.0))
-    state["kp"].copy_(torch.where(known, kappa / b, 0.0))
-    state["weight"].copy_(-torch.expm1(-4.0 * kappa))
+    w = torch.minimum(w, torch.lerp(gone, kappa, 0.5)).clamp_(max=0.5)
+    ki = (gone + kappa).sub_(w).clamp_(min=0.0).mul_(w)
+    ki.div_(torch.addcmul(b, b, (size / reach).square_())).div_(1.0 - w)
+    known = state["response"].sign()
+    torch.mul(ki, known, out=state["ki"])
+    torch.mul(kappa / b, known, out=state["kp"])
+    torch.neg(torch.expm1(-4.0 * kappa), out=state["weight"])
+    torch.mul(state["kp"], state["weight"], out=state["damping"])
+    torch.add(state["ki"], state["damping"], out=state["pull"])
 
 
-def _mark_stuck_(state: State, steps: Gain, left: torch.Tensor, scale: torch.Tensor) -> None:
-    """Mark the violations that a multiplier beyond `scale` does not move any more."""
-    unmoved = (left > 0) & (state["mean"].abs() > PROGRESS * state["slow"].abs())
-    state["stuck"].copy_(unmoved & (state["level"].abs() > scale) & (state["age"] > steps))
+def _mark_stuck_(state: State, overdue: torch.Tensor, left: torch.Tensor, above: torch.Tensor) -> None:
+    """Mark the violations that a multiplier beyond `scale`, by `above`, does not move any more."""
+    unmoved = state["mean"].abs().sub_(state["slow"].abs(), alpha=PROGRESS)
+    stuck = torch.minimum(torch.minimum(unmoved, above), torch.minimum(left, overdue))
+    state["stuck"].copy_(stuck.sign_().clamp_(min=0.0))
 
 
-def _hurry_(state: State, steps: Gain, stride: int, left: torch.Tensor, far: torch.Tensor) -> None:
-    """After `steps`, speed up while a violation is not met, unless its multiplier is too large already."""
-    late = (state["age"] > steps) & (left > PATIENCE * state["worst"]) & (far <= 1.0)
+def _hurry_(
+    state: State, steps: Gain, past: int, overdue: torch.Tensor, left: torch.Tensor, below: torch.Tensor
+) -> None:
+    """After `steps`, speed up while a violation is not met, unless its multiplier is too large: `below` its limit."""
+    unmet = torch.sub(left, state["worst"], alpha=PATIENCE)
+    late = torch.minimum(torch.minimum(unmet, below), overdue) > 0
     most = at_least(0.25 * steps / (10 * SPEED), 1.0)
-    grown = at_most(state["boost"] * exp(at_most(URGENCY / steps, 0.1) * stride), most)
+    grown = at_most(state["boost"] * exp(at_most(URGENCY / steps, 0.1) * past), most)
     state["boost"].copy_(torch.where(late, grown, state["boost"]))
 
 
@@ -163,8 +181,9 @@ def certain_violation(
 ) -> torch.Tensor:
     """The smoothed violation less twice the standard error of its mean: noise alone is no violation."""
     rate = smoothing(steps, stride)
-    error = noise * (rate / (2 - rate)) ** 0.5
-    return (violation(state, bounds) - 2.0 * error).clamp_(min=0.0)
+    left = violation(state, bounds)
+    subtract_scaled_(left, noise, 2.0 * (rate / (2 - rate)) ** 0.5)
+    return left.clamp_(min=0.0)
 
 
 def scale_of(state: State) -> torch.Tensor:
@@ -178,7 +197,7 @@ def sigma(state: State) -> torch.Tensor:
     The average starts at 0, with the second change; what it lacks at the start is divided out.
     """
     pairs = (state["age"] - 2.0).clamp_(min=1.0)
-    return (state["covariance"] / torch.expm1(-pairs / 32)).clamp_(min=0.0).sqrt_()
+    return (state["covariance"] / pairs.mul_(-1 / 32).expm1_()).clamp_(min=0.0).sqrt_()
 
 
 def smoothing(steps: Gain, stride: int) -> Gain:
@@ -187,6 +206,11 @@ def smoothing(steps: Gain, stride: int) -> Gain:
 
 
 # --- arithmetic on a number or a tensor ---
+
+
+def _times(x: torch.Tensor, number: float) -> torch.Tensor:
+    """X times a number; x itself if that is 1, as it mostly is."""
+    return x if number == 1.0 else x * number
 
 
 def at_most(x: Gain, most: Gain) -> Gain:

@@ -29,7 +29,12 @@ class Scaling(NamedTuple):
 
 def check_optimizers(optimizers: Any) -> tuple[torch.optim.Optimizer, ...]:
     """The optimizers as a tuple, or an error that says which kinds can be measured."""
-    found = (optimizers,) if isinstance(optimizers, torch.optim.Optimizer) else tuple(optimizers)
+    try:
+        found = (optimizers,) if isinstance(optimizers, torch.optim.Optimizer) else tuple(optimizers)
+    except TypeError:
+        raise TypeError(
+            f"primal must be the optimizer of the model, or several of them, but a {type(optimizers).__name__} came"
+        ) from None
     for optimizer in found:
         if not isinstance(optimizer, SUPPORTED):
             known = ", ".join(kind.__name__ for kind in SUPPORTED)

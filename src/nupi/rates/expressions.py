@@ -8,7 +8,7 @@ constraint takes the end that is the harder to meet.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, TypeAlias
 
 import torch
 
@@ -104,6 +104,10 @@ class Expression:
         from nupi.rates.constraint import Constraint
 
         return Constraint(self - number("value", value), equality=True)
+
+    def kind(self) -> NoReturn:
+        """Refused: only a constraint has a kind, and an expression becomes one by a bound."""
+        raise TypeError(f"{self!r} has no bound yet; bound it first, as in (rate <= 0.05).kind()")
 
     def gap(self, against: Against = "groups") -> Gap:
         """How far the entries are apart: every two of them, or (against="overall") each and everybody's rate.
@@ -201,6 +205,13 @@ class Expression:
 
     def __ge__(self, bound: Expression | float) -> Constraint:
         return (self - bound).at_least(0.0) if isinstance(bound, Expression) else self.at_least(bound)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, (int, float)):
+            raise TypeError(f"rates are not compared by ==; write .equals({other}) for an equality")
+        return self is other
+
+    __hash__ = object.__hash__
 
     def __bool__(self) -> bool:
         raise TypeError(

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nupi.rates.algebra import Chosen
-from nupi.rates.expressions import Expression, Interval, Read, Side
+from nupi.rates.expressions import Expression, Interval, Read, Side, number
 from nupi.rates.groups import Groups
 
 if TYPE_CHECKING:
+    from nupi.rates.constraint import Constraint
     from nupi.rates.decisions import Soft
     from nupi.rates.records import Record, Sums
 
@@ -108,6 +109,20 @@ class Rate(Leaf):
     def by_decisions(self) -> bool:  # type: ignore[override]
         """Whether the rows it is a share of depend on the decisions."""
         return any(self.bottom[:2])
+
+    def at_most(self, bound: float) -> Constraint:
+        """The constraint that every entry is at most `bound`."""
+        return super().at_most(self._checked(bound))
+
+    def at_least(self, bound: float) -> Constraint:
+        """The constraint that every entry is at least `bound`."""
+        return super().at_least(self._checked(bound))
+
+    def _checked(self, bound: float) -> float:
+        """Refuse a percentage: a share of rows is between 0 and 1."""
+        if self.binomial and not 0 <= number("bound", bound) <= 1:
+            raise ValueError(f"bound={bound}: the {self.name} is a share between 0 and 1; 5% is 0.05")
+        return bound
 
     def shares(self, record: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Numerator and denominator of each entry, (bounds, entries)."""

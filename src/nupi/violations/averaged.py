@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from nupi.rule import rows_like, widened
+from nupi.rule import rows_like
 from nupi.violations import base
-from nupi.violations.base import Dense, Parts, Violation, check_device
+from nupi.violations.base import Dense, Parts, Violation, check_device, exact, wide
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nupi.constraints import Constraint
     from nupi.violations.base import Move, Reduce, Target
 
 
@@ -66,10 +69,21 @@ class Averaged(Violation):
         sums, counts = self.checked(target)
         return _mean_error(target, sums.detach(), counts)
 
+    def detached(self) -> Averaged:
+        """Sums and counts without their graph."""
+        return Averaged(self.sums.detach(), self.counts.detach())
+
+    @classmethod
+    def average(cls, several: Sequence[Averaged], batches: int, constraint: Constraint | None) -> Averaged:  # noqa: ARG003
+        """All sums over all counts."""
+        sums = torch.stack([wide(each.sums) for each in several]).sum(0)
+        # Counts may be weights, or narrow integers: they are added in a type that holds them.
+        return Averaged(sums, torch.stack([each.counts.to(sums.dtype) for each in several]).sum(0))
+
     def parts(self, target: Target) -> Parts:
         """Sums and counts."""
         sums, counts = self.checked(target)
-        return Parts(sums.detach().double(), counts.double())
+        return Parts(exact(sums), exact(counts))
 
     @classmethod
     def joined(cls, target: Target, total: Parts, ranks: int, reduce: Reduce) -> Move | None:  # noqa: ARG003
@@ -81,7 +95,7 @@ class Averaged(Violation):
         """Sums shaped like the group, 0 where nothing was counted, and a count for each of its rows."""
         sums = Dense(self.sums).checked(target)
         # Narrow sums, as autocast makes them, would round the counts: bfloat16 knows no 257.
-        sums = sums.to(widened(sums.dtype))
+        sums = wide(sums)
         counts = self.counts.detach()
         check_device(f"the counts of {target.name!r}", counts, target)
         if counts.is_complex() or counts.dtype == torch.bool:

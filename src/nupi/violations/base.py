@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import torch
 
-from nupi.rule import rows_like
+from nupi.rule import rows_like, widened
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from nupi.constraints import Bounds, Constraint
 
@@ -69,7 +69,7 @@ class Move(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """What a process has of a violation, in a form that adds up over processes; float64."""
+    """What a process has of a violation, in a form that adds up; see `exact` for its type."""
 
     values: torch.Tensor  # of the group's shape
     weights: torch.Tensor | None = None  # one for each row of the group
@@ -79,7 +79,7 @@ class Violation(ABC):
     """One way to say how far constraints are violated.
 
     A subclass has `term` and `error`. To be joined over processes (`Lagrangian(reduce=...)`) it also has `parts` and
-    `joined`.
+    `joined`; to be averaged over micro-batches by a front end, `detached` and `average`.
     """
 
     label: ClassVar[str] = ""
@@ -117,11 +117,20 @@ class Violation(ABC):
         """What moves the multipliers, if that is another violation than this."""
         return self
 
+    def detached(self) -> Violation:
+        """The same without a graph, to be kept for later."""
+        return self
+
+    @classmethod
+    def average(cls, several: Sequence[Any], batches: int, constraint: Constraint | None) -> Violation | None:  # noqa: ARG003
+        """What moves the multipliers after `batches` micro-batches, some of which had these; None if nothing does."""
+        return None
+
     def parts(self, target: Target) -> Parts:
-        """What adds up over processes."""
+        """What adds up over processes, and over the batches of an evaluation."""
         raise TypeError(
-            f"the violation of {target.name!r} is {self.label}, which cannot be joined over processes; "
-            "give its class the methods parts and joined, or join it yourself and leave reduce out"
+            f"the violation of {target.name!r} is {self.label}, which cannot be added up over processes or "
+            "batches; give its class the methods parts and joined, or add it up yourself and leave reduce out"
         )
 
     @classmethod
@@ -159,9 +168,18 @@ class Dense(Violation):
         """As `reduce` says."""
         return reduce == "sum"
 
+    def detached(self) -> Dense:
+        """The values without their graph."""
+        return Dense(self.values.detach())
+
+    @classmethod
+    def average(cls, several: Sequence[Dense], batches: int, constraint: Constraint | None) -> Dense:  # noqa: ARG003
+        """The mean over the micro-batches that had it."""
+        return Dense(torch.stack([wide(each.values) for each in several]).mean(0))
+
     def parts(self, target: Target) -> Parts:
         """The values."""
-        return Parts(self.checked(target).detach().double())
+        return Parts(exact(self.checked(target)))
 
     @classmethod
     def joined(cls, target: Target, total: Parts, ranks: int, reduce: Reduce) -> Move:
@@ -247,14 +265,27 @@ class Indexed(Violation):
         """Rows of all processes are added, whatever `reduce` says of tensors."""
         return True
 
+    def detached(self) -> Indexed:
+        """The values without their graph."""
+        return Indexed(self.values.detach(), self.indices)
+
+    @classmethod
+    def average(
+        cls, several: Sequence[Indexed], batches: int, constraint: Constraint | None
+    ) -> Indexed | None:
+        """All rows, each divided by the number of micro-batches; None if errors are not the violations themselves."""
+        if constraint is not None and constraint.multiplier_shape != constraint.shape:
+            return None
+        values = torch.cat([wide(each.values) for each in several]) / batches
+        return Indexed(values, torch.cat([each.indices for each in several]))
+
     def parts(self, target: Target) -> Parts:
         """The values added into a tensor of the group's shape, and how often each row came."""
         values, rows = self.checked(target)
-        shape = target.constraint.shape
-        whole = torch.zeros(shape, dtype=torch.float64, device=values.device)
-        count = torch.zeros(shape[:1], dtype=torch.float64, device=values.device)
-        whole.index_add_(0, rows, values.detach().double())
-        count.index_add_(0, rows, torch.ones_like(rows, dtype=torch.float64))
+        values, shape = exact(values), target.constraint.shape
+        whole, count = values.new_zeros(shape), values.new_zeros(shape[:1])
+        whole.index_add_(0, rows, values)
+        count.index_add_(0, rows, torch.ones_like(rows, dtype=values.dtype))
         return Parts(whole, count)
 
     @classmethod
@@ -314,8 +345,19 @@ def as_violation(name: str, given: Any) -> Violation:
     if isinstance(given, Violation):
         return given
     raise TypeError(
-        f"the violation of {name!r} must be a tensor, Indexed or Averaged, but it is a {type(given).__name__}"
+        f"the violation of {name!r} must be a tensor, Indexed, Averaged or Measured, but it is a "
+        f"{type(given).__name__}; give the tensor itself, without .item(), so that gradients reach the model"
     )
+
+
+def wide(values: torch.Tensor) -> torch.Tensor:
+    """Values in float32 or wider, to be added up."""
+    return values.to(widened(values.dtype))
+
+
+def exact(values: torch.Tensor) -> torch.Tensor:
+    """Values without their graph in float64, or in float32 on Apple's devices, which have no float64."""
+    return values.detach().to(torch.float32 if values.device.type == "mps" else torch.float64)
 
 
 def host_may_read(tensor: torch.Tensor) -> bool:

@@ -14,7 +14,7 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from nupi.files import load_checked, save_checked
 from nupi.integrations.accumulation import Accumulator
-from nupi.integrations.duals import Dual, as_lagrangian, check_dual, go_on, make_dual
+from nupi.integrations.duals import Dual, as_lagrangian, check_dual, check_order, go_on, make_dual
 from nupi.integrations.evaluation import Evaluation, rows_of
 from nupi.integrations.numbers import Numbers
 from nupi.integrations.transformers.watching import loss_changed, outputs_of
@@ -81,6 +81,10 @@ class ConstrainedMixin(_Base):  # type: ignore[misc]
         True
     """
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        check_order(cls, ConstrainedMixin, "Trainer")
+
     def __init__(
         self,
         *args: Any,
@@ -143,10 +147,10 @@ class ConstrainedMixin(_Base):  # type: ignore[misc]
                 "no outputs for `violations`; call model(**inputs) there"
             )
         violations = self.violations(self.model, batch, outputs[0])
-        self._seen.add(violations)
         # Older versions divide by the same number at the end of an epoch, too, where fewer micro-batches are left.
         batches = getattr(self, "current_gradient_accumulation_steps", self.args.gradient_accumulation_steps)
-        value: torch.Tensor = self.lagrangian(loss * batches, violations)
+        value: torch.Tensor = self.lagrangian(loss * batches, violations)  # first: it refuses what is wrong
+        self._seen.add(violations)
         self._numbers.note("nupi/lagrangian", value)
         return torch.div(value, batches)
 

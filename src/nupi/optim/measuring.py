@@ -1,0 +1,54 @@
+"""When `SelfTuned` measures the response of the model.
+
+The first measurements are at dual steps 1, 2, 4, 8, ...: the response changes most at the start, and Adam's second
+moments with it. Then they are an interval apart, which is an eighth of `steps` at first. A measurement that finds what
+the last one has found doubles the interval, up to half of `steps`; any other brings it back to an eighth. Where the
+learning rate of the model's optimizer has doubled, or fallen to half, the response is measured at once: gains would be
+too large by as much as the learning rate has grown.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+
+MEASUREMENTS = 8  # in `steps`, once the first few are past
+FEWEST = 2  # in `steps`, while the response stays what it was
+LEAP = 0.5  # the smaller of two learning rates over the larger: from here on, nothing that was measured holds
+STEADY = 0.9  # the smaller of two responses over the larger: above it, they are taken for the same
+DEFAULTS = {
+    "measured_at": 0,  # the dual step of the last measurement
+    "interval": 0,  # dual steps to the next one; 0 before the first
+    "rate": 0.0,  # the sum of the optimizer's learning rates at the last one
+}
+
+
+def is_due(group: dict[str, Any], rate: float) -> bool:
+    """Whether to measure at this dual step, with the sum of the optimizer's learning rates at hand."""
+    taken, last = group["taken"], group["measured_at"]
+    if taken <= last:
+        return False
+    if taken >= 2 * last or taken - last >= group["interval"]:
+        return True
+    before = group["rate"]
+    return bool(min(before, rate) <= LEAP * max(before, rate) and before != rate)
+
+
+def write_down(groups: Sequence[dict[str, Any]], closest: float, rate: float) -> None:
+    """Note that the plant was measured; `closest` says how near it was to what was known, in [0, 1]."""
+    taken = groups[0]["taken"]
+    for group in groups:
+        often, seldom = (max(1, int(group["steps"] / number)) for number in (MEASUREMENTS, FEWEST))
+        longer = min(max(2 * group["interval"], often), seldom)
+        group["interval"] = longer if closest >= STEADY else often
+        group["measured_at"], group["rate"] = taken, rate
+
+
+def sum_of_rates(optimizers: Sequence[torch.optim.Optimizer]) -> float:
+    """The learning rates of all groups, added up, but for those that are tensors: a look at one may have to wait."""
+    rates = (group["lr"] for optimizer in optimizers for group in optimizer.param_groups)
+    return sum(rate for rate in rates if isinstance(rate, (int, float)))

@@ -1,0 +1,80 @@
+"""When SelfTuned measures: seldom while it finds the same, and at once where the learning rate leaps."""
+
+import pytest
+import torch
+
+import nupi
+
+WIDE = torch.float64
+
+
+def run(changes, steps, *, T=64, lr=0.5):
+    """The dual steps at which a linear problem is measured, with learning rates that change at some of them."""
+    x = torch.zeros(2, dtype=WIDE, requires_grad=True)
+    primal = torch.optim.SGD([x], lr=lr)
+    lagrangian = nupi.Lagrangian({"sum": nupi.Equality()}).double()
+    dual = nupi.SelfTuned(lagrangian.parameters(), steps=T, primal=primal)
+    found = []
+    for step in range(1, steps + 1):
+        primal.param_groups[0]["lr"] = changes.get(step, primal.param_groups[0]["lr"])
+        violations = {"sum": x.sum() - 1}
+        lagrangian.ascend(dual, violations)
+        lagrangian(
+            x[0], violations
+        ).backward()  # gradients that never change: every measurement is the first one
+        primal.step()
+        primal.zero_grad()
+        if dual.param_groups[0]["measured_at"] == step:
+            found.append(step)
+    return found, dual
+
+
+def test_a_plant_that_does_not_change_is_measured_twice_in_steps_after_the_first_few():
+    found, _ = run({}, 200)
+    assert found == [1, 2, 4, 8, 16, 32, 64, 96, 128, 160, 192]
+
+
+@pytest.mark.parametrize("factor", [2.0, 0.5])
+def test_a_learning_rate_that_leaps_is_measured_at_once_and_then_often(factor):
+    found, _ = run({101: 0.5 * factor}, 200)
+    # The average of old and new, in logarithms, is off by 2, 2^(1/2), 2^(1/4) and 2^(1/8) = 1.09, which is steady.
+    assert found[7:] == [96, 101, 109, 117, 125, 141, 173]
+
+
+def test_a_learning_rate_that_creeps_is_seen_by_the_next_measurement():
+    found, _ = run({97 + i: 0.5 * 0.97 ** (i + 1) for i in range(10)}, 200)
+    assert found[7:9] == [96, 128]
+    assert found[9] == 136  # 0.97^10 = 0.74 is not what it was
+
+
+def test_a_response_that_changes_is_measured_eight_times_in_steps():
+    x = torch.zeros(1, dtype=WIDE, requires_grad=True)
+    primal = torch.optim.SGD([x], lr=1e-9)
+    lagrangian = nupi.Lagrangian({"c": nupi.Equality()}).double()
+    dual = nupi.SelfTuned(lagrangian.parameters(), steps=64, primal=primal)
+    found = []
+    for step in range(1, 120):
+        violations = {"c": 1.2**step * x.sum() - 1}
+        lagrangian.ascend(dual, violations)
+        lagrangian(x.sum(), violations).backward()
+        primal.step()
+        primal.zero_grad()
+        if dual.param_groups[0]["measured_at"] == step:
+            found.append(step)
+    assert found == [1, 2, 4, 8, *range(16, 120, 8)]
+
+
+def test_the_interval_is_in_a_checkpoint():
+    _, dual = run({}, 100)
+    saved = dual.state_dict()
+    assert saved["param_groups"][0]["interval"] == 32
+    other = nupi.SelfTuned(
+        [torch.zeros(1, dtype=WIDE)], steps=64, primal=torch.optim.SGD([torch.zeros(1, requires_grad=True)])
+    )
+    other.load_state_dict(saved)
+    assert other.param_groups[0]["interval"] == 32
+
+
+def test_a_learning_rate_that_is_a_tensor_does_not_leap():
+    found, _ = run({}, 40, lr=torch.tensor(0.5))
+    assert found == [1, 2, 4, 8, 16, 32]
