@@ -44,7 +44,7 @@ def test_an_optimizer_that_cannot_be_measured_is_identified(tmp_path):
 def test_measuring_goes_through_gradient_checkpoints(tmp_path):
     trainer = trl_run.sft(tmp_path, 6, k=2, dual=None, checkpointing=True)
     trainer.train()
-    assert trainer.model.is_gradient_checkpointing
+    assert getattr(trainer.model, f"is_{trl_run.CHECKPOINTING}")
     assert of(trainer.dual)["measured_at"] > 0
     assert torch.isfinite(trainer.lagrangian.multipliers["memory"]).all()
 
