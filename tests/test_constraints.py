@@ -273,3 +273,9 @@ def test_a_start_that_is_a_tensor_says_where_the_multipliers_are():
         )
     assert lagrangian.multipliers["given"].tolist() == [1.0, 1.0]
     assert lagrangian.multipliers["left"].is_meta
+
+
+def test_what_all_ranks_must_share_is_shown():
+    assert repr(nupi.Inequality(3, restart=True, upper=2.5)) == "Inequality(3, restart=True, upper=2.5)"
+    assert repr(nupi.Inequality((2, 3))) == "Inequality((2, 3))"
+    assert repr(nupi.Band(2, tolerance=0.1)) == "Band(2, tolerance=0.1)"

@@ -98,3 +98,19 @@ def test_state_of_a_wider_checkpoint_is_loaded_in_the_width_of_the_multipliers()
     dual.load_state_dict(saved.state_dict())
     assert dual.state[narrow]["xi"].dtype == torch.float32
     assert dual.state[narrow]["xi"].tolist() == [1.0, 2.0]
+
+
+def test_names_of_parameters_are_compared_where_both_sides_have_them():
+    def made(*names):
+        params = [torch.zeros(2) for _ in names]
+        named = zip(names, params, strict=True) if all(names) else params
+        return nupi.NuPI(named, ki=0.1, kp=1.0)
+
+    saved = made("fair", "small").state_dict()
+    made("fair", "small").load_state_dict(saved)
+    made(None, None).load_state_dict(saved)  # it has no names
+    made("fair", "small").load_state_dict(made(None, None).state_dict())  # it was saved without them
+    with pytest.raises(
+        ValueError, match=r"state_dict is for \['fair', 'small'\], but here are \['fair', 'large'\]"
+    ):
+        made("fair", "large").load_state_dict(saved)
