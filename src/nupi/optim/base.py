@@ -203,13 +203,13 @@ class DualOptimizer(Optimizer):
             state, first = self.ready_state(works[0])
             self._move(works[0], state, first=first)
             return
-        alike = []
+        alike, batching = [], self._batching()
         for work in works:
             if work.rows is not None:
                 move_rows(self, work)
                 continue
             state, first = self.ready_state(work)
-            if "started" in state or work.param.dtype.itemsize < _WIDE or not self._batches(work.group):
+            if "started" in state or work.param.dtype.itemsize < _WIDE or not batching[id(work.group)]:
                 self._move(work, state, first=first)
             else:
                 alike.append((work, state, first))
@@ -220,10 +220,10 @@ class DualOptimizer(Optimizer):
 
     def batches(self, ready: Iterable[tuple[Work, dict[str, torch.Tensor], bool]]) -> list[Batch]:
         """As few batches as whole parameters move in, given what `ready_state` found for each."""
-        batches = []
+        batches, batching = [], self._batching()
         together: dict[tuple[object, ...], list[tuple[Work, dict[str, torch.Tensor]]]] = {}
         for work, state, first in ready:
-            if self._batches(work.group):
+            if batching[id(work.group)]:
                 together.setdefault((id(work.group), work.bounds, first, *state), []).append((work, state))
             else:
                 batches.append(Batch([work], work.param, {**state}, first))
@@ -277,6 +277,9 @@ class DualOptimizer(Optimizer):
     def begin_step(self, *, some_rows: bool) -> frozenset[str]:
         """Count the step in the param groups, for those that count; return the state that it will not write to."""
         return self.untouched(some_rows=some_rows)
+
+    def _batching(self) -> dict[int, bool]:
+        return {id(group): self._batches(group) for group in self.param_groups}
 
     def _batches(self, group: dict[str, Any]) -> bool:
         """Whether kernels that move many tensors serve this group: they take numbers, and pay from two tensors on."""
