@@ -9,6 +9,7 @@ import torch
 from benchmarks.step import with_nupi
 from benchmarks.timing import Row, at_most, best_times, listed
 from nupi.ascent import step as ascent
+from nupi.ascent.repeat import Repeat
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,16 +23,18 @@ class Nothing:
 
 
 def without_copies() -> Callable[[], None]:
-    """The same step, with a snapshot that copies nothing."""
+    """The same step, with a snapshot that copies nothing, and one number where a repeated step copies its state."""
     plain, names = with_nupi(), vars(ascent)
-    whole = names["Snapshot"]
+    whole, prepare = names["Snapshot"], Repeat._prepare_undoing
+    one_number = [torch.zeros(1)], [torch.zeros(1)]
 
     def step() -> None:
         names["Snapshot"] = Nothing
+        Repeat._prepare_undoing = lambda *_: one_number  # type: ignore[method-assign]
         try:
             plain()
         finally:
-            names["Snapshot"] = whole
+            names["Snapshot"], Repeat._prepare_undoing = whole, prepare  # type: ignore[method-assign]
 
     return step
 

@@ -194,8 +194,9 @@ class Repeat:
         copies: list[torch.Tensor] = []
         try:
             still = dual.begin_step(some_rows=False)
-            kept, copies = self._undoing.get(still) or self._prepare_undoing(still)
-            torch._foreach_copy_(copies, kept)
+            written, spare = self._undoing.get(still) or self._prepare_undoing(still)
+            torch._foreach_copy_(spare, written)
+            kept, copies = written, spare  # from here on; an interrupt before must not put old copies back
             for batch, which in self._batches:
                 group = batch.works[0].group
                 e = [errors[i] for i in which] if isinstance(batch.theta, list) else errors[which[0]]
