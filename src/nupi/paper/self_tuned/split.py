@@ -18,4 +18,6 @@ TEST = {
     "network seeds": (10, 11, 12, 13, 14),
     "unseen": ("tumours", "diabetes"),
     "unseen seeds": (0, 1, 2, 3, 4),
+    "blind": ("codes", "light digits"),
+    "blind seeds": (0, 1, 2, 3, 4),
 }
