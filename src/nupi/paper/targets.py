@@ -21,6 +21,8 @@ MODULES: tuple[str, ...] = (
     "nupi.paper.self_tuned.svm_cells",
     "nupi.paper.self_tuned.target",
     "nupi.paper.self_tuned.sensitivity",
+    "nupi.paper.self_tuned.adult",
+    "nupi.paper.self_tuned.sparsity",
     "nupi.paper.sparsity.global_",
     "nupi.paper.sparsity.layerwise",
     "nupi.paper.sparsity.dynamics",

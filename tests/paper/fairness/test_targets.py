@@ -15,6 +15,7 @@ from nupi.paper.data import adult
 from nupi.paper.fairness import fairness, ki, rivals, training
 from nupi.paper.fairness import nu as fairness_nu
 from nupi.paper.fairness.curves import Curves
+from nupi.paper.self_tuned import adult as self_tuned_adult
 
 
 def as_gaps(violation):
@@ -173,6 +174,19 @@ def test_kp_5_has_to_be_lowest_by_more_than_the_spread():
     assert not holds(0.03 + torch.tensor([0.01, -0.01, 0.02, -0.01, 0.0]).unsqueeze(1))
 
 
+def test_self_tuned_has_to_be_lower_than_every_fixed_setting_at_no_large_cost():
+    def judged(violation, accuracy):
+        fixed = {"gradient ascent 1": curves(0.85, 0.03), "nuPI": curves(0.9, 0.1)}
+        return [
+            claim.holds
+            for claim in self_tuned_adult.claims({"SelfTuned": curves(accuracy, violation), **fixed})
+        ]
+
+    assert judged(0.02, 0.845) == [True, True]
+    assert judged(0.04, 0.845) == [False, True]
+    assert judged(0.02, 0.83) == [True, False]
+
+
 @pytest.fixture
 def small(monkeypatch, adult_data):
     """The targets at two epochs of every sixth row: these tests are about the path, not the numbers."""
@@ -184,16 +198,17 @@ def small(monkeypatch, adult_data):
     monkeypatch.setattr(adult, "load", lambda: thin)
     monkeypatch.setattr(training, "_data", lambda: thin)
     monkeypatch.setitem(fairness.EPOCHS, "smoke", 2)
-    for module in (fairness_nu, ki):
+    for module in (fairness_nu, ki, self_tuned_adult):
         monkeypatch.setitem(module.SIZES, "smoke", (2, 1))
     monkeypatch.setattr(fairness_nu, "NUS", (0.0, 0.99))
     monkeypatch.setattr(fairness_nu, "KPS", (1.0, 5.0))
     monkeypatch.setattr("nupi.paper.jobs.running.available_cores", lambda: 1)
 
 
+@pytest.mark.filterwarnings("ignore:steps=1 is too short")  # SelfTuned, of two epochs
 @pytest.mark.usefixtures("small", "adult_data")
 def test_the_targets_from_end_to_end(tmp_path):
-    names = ("fairness", "fairness-nu", "fairness-ki")
+    names = ("fairness", "fairness-nu", "fairness-ki", "self-tuned-adult")
     ran = CliRunner().invoke(app, ["reproduce", *names, "--scale", "smoke", "--out", str(tmp_path)])
     assert "failed" not in ran.output, ran.output
     for name in names:
@@ -208,7 +223,7 @@ def test_the_targets_from_end_to_end(tmp_path):
     assert numbers["train_accuracy"].between(0.1, 1).all()
     # What several targets need was trained once: gradient ascent, and nuPI at nu = 0 and 0.99.
     trained = list((tmp_path / "runs").glob("train-*.pt"))
-    assert len(trained) == 7 + 2 + 4
+    assert len(trained) == 7 + 2 + 4 + 4
     shipped = json.loads((tmp_path / "fairness" / "summary.json").read_text())["tables"][2]
     assert [row[0].split(" (")[0] for row in shipped["rows"]][-2] == "fairlearn EG, logistic"
 

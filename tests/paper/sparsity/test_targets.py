@@ -14,6 +14,7 @@ from nupi.paper.command import app
 from nupi.paper.data.fetch import DataUnavailableError
 from nupi.paper.jobs import running
 from nupi.paper.runner import Claim, TargetRun
+from nupi.paper.self_tuned import sparsity as self_tuned_sparsity
 from nupi.paper.sparsity import (
     adam,
     bisection,
@@ -29,7 +30,7 @@ from nupi.paper.sparsity import (
     tables,
     training,
 )
-from nupi.paper.sparsity.methods import GA, RESTARTS, Dual
+from nupi.paper.sparsity.methods import GA, RESTARTS, SELF_TUNED, Dual
 from nupi.paper.sparsity.runs import Trained, Wanted, frame
 from nupi.paper.sparsity.scales import EXPERIMENTS, Experiment
 from nupi.rule import FORMS
@@ -192,6 +193,24 @@ def test_the_question_of_starts():
     assert len(starts.variants(14.4)) == 3 * len(FORMS) * 2
 
 
+@pytest.mark.parametrize(
+    ("violation", "train", "expected"),
+    [(0.3, 97.0, [True, True]), (-2.0, 97.0, [False, True]), (0.3, 90.0, [True, False])],
+)
+def test_self_tuned_has_to_end_on_the_bound_and_as_accurate(violation, train, expected):
+    """A method that ends far too dense is no measure of accuracy."""
+    runs = [
+        made_up(dual, 0.5, ends, accuracy, seed=seed)
+        for seed in range(3)
+        for dual, ends, accuracy in (
+            (SELF_TUNED, violation, train),
+            (RESTARTS, 0.1, 97.0 + 0.1 * seed),
+            (GA, 9.0, 99.0),
+        )
+    ]
+    assert [claim.holds for claim in self_tuned_sparsity.claims(runs)] == expected
+
+
 def test_a_search_counts_only_if_it_converged_within_the_runs():
     runs = tuple(tune.Run(float(each), 0.1) for each in range(8))
     search = tune.Bisection(3.0, 0.1, "converged", (2.0, 4.0), runs)
@@ -273,9 +292,11 @@ TARGETS = {
     "sparsity-starts": 14,
     "sparsity-bisection": 4,
     "sparsity-time": 8,
+    "self-tuned-sparsity": 4,
 }
 
 
+@pytest.mark.filterwarnings("ignore:steps=1 is too short")  # SelfTuned, of four steps
 @pytest.mark.usefixtures("noise")
 def test_every_target_runs_at_smoke_scale(tmp_path):
     outcome = CliRunner().invoke(app, ["reproduce", *TARGETS, "--scale", "smoke", "--out", str(tmp_path)])

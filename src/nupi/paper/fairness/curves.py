@@ -20,13 +20,22 @@ FINAL_SHARE = 0.05  # "final" is the mean over the last 5% of the epochs: a sing
 
 @dataclass(frozen=True)
 class Player:
-    """The dual player of a run; ki = None trains without constraints, kp = 0 is gradient ascent."""
+    """The dual player of a run; ki = None trains without constraints, kp = 0 is gradient ascent.
+
+    With a `horizon` it is `SelfTuned`, which is to meet the constraints within so many epochs.
+    """
 
     ki: float | None = 0.03
     kp: float = 0.0
     nu: float = 0.0
     measure: Measure = "soft"
     divided: bool = False
+    horizon: float | None = None
+
+    def settings(self) -> dict[str, Any]:
+        """As the keyword arguments of a job; without a horizon where there is none, as jobs were named before it."""
+        given = asdict(self)
+        return given if self.horizon is not None else {k: v for k, v in given.items() if k != "horizon"}
 
 
 @dataclass(frozen=True)
@@ -108,7 +117,7 @@ class Curves:
 def train_all(run: TargetRun, players: Mapping[str, Player], epochs: int, seeds: int) -> dict[str, Curves]:
     """Train every player with every seed over the cores, or read what was trained before."""
     wanted = [
-        {"seed": seed, "epochs": epochs, **asdict(player)}
+        {"seed": seed, "epochs": epochs, **player.settings()}
         for seed in range(seeds)
         for player in dict.fromkeys(players.values())
     ]
@@ -116,7 +125,9 @@ def train_all(run: TargetRun, players: Mapping[str, Player], epochs: int, seeds:
     found = jobs.values(run.progress(outcomes, f"training {len(wanted)} classifiers", total=len(wanted)))
     by_player: dict[Player, dict[int, dict[str, Any]]] = {}
     for settings, value in found:
-        player = Player(**{each.name: settings[each.name] for each in fields(Player)})
+        player = Player(
+            **{each.name: settings[each.name] for each in fields(Player) if each.name in settings}
+        )
         by_player.setdefault(player, {})[settings["seed"]] = value
     return {
         name: Curves.stack([by_player[player][seed] for seed in range(seeds)])

@@ -44,6 +44,7 @@ def train(
     nu: float = 0.0,
     measure: Measure = "soft",
     divided: bool = False,
+    horizon: float | None = None,
 ) -> dict[str, Any]:
     """Train from scratch and give back the curves and the final predictions.
 
@@ -56,6 +57,7 @@ def train(
         measure: what the dual player is shown: mean sigmoids ("soft", the paper's) or the share of rows with
             a positive logit ("hard", what a user of the classifier sees). The primal player sees the former.
         divided: whether xi is divided by 1 - nu^t before it is used, as in the authors' released code.
+        horizon: the dual steps of `SelfTuned`, which then takes the place of the gains.
 
     Returns:
         With one row an epoch, the first before any training: accuracy, loss, gaps and hard_gaps on the
@@ -72,7 +74,11 @@ def train(
     primal = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE, fused=True)
     parity = StatisticalParity(len(data.groups))
     lagrangian = nupi.Lagrangian({"parity": nupi.Equality(parity.size)})
-    dual = None if ki is None else dual_optimizer(lagrangian.parameters(), ki, kp, nu, divided=divided)
+    dual: torch.optim.Optimizer | None = None
+    if horizon is not None:
+        dual = nupi.SelfTuned(lagrangian.parameters(), horizon, primal=primal)
+    elif ki is not None:
+        dual = dual_optimizer(lagrangian.parameters(), ki, kp, nu, divided=divided)
 
     curves: dict[str, list[Any]] = {}
     for epoch in range(epochs + 1):

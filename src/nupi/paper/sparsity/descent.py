@@ -48,12 +48,12 @@ class Descent:
         count = len(gates.gated_layers(model)) if layerwise else 1
         constraint = nupi.Inequality(count, init=player.multiplier, restart=player.restart)
         self.lagrangian = nupi.Lagrangian({"density": constraint}).to(self.device)
-        self.dual = player.optimizer(self.lagrangian, size)
         self.size = size
         self.weights = weight_optimizer(_groups(model, size), size)
         self.phi = torch.optim.Adam(
             gates.gate_parameters(model), lr=size.gate_rate, betas=(size.beta1, size.beta2), fused=True
         )
+        self.dual = player.optimizer(self.lagrangian, size, (self.weights, self.phi))
         turns = size.epochs if size.cosine == "epoch" else size.steps
         self.cosine = lr_scheduler.CosineAnnealingLR(self.weights, turns)
         self.ramps: list[lr_scheduler.LRScheduler] = []

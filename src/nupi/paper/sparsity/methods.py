@@ -10,12 +10,13 @@ import torch
 import nupi
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from nupi.paper.sparsity.scales import Experiment
     from nupi.rule import Form, Init
 
-Kind: TypeAlias = Literal["nupi", "polyak", "nesterov", "adam", "penalty"]
+Kind: TypeAlias = Literal["nupi", "polyak", "nesterov", "adam", "penalty", "self-tuned"]
+HORIZON = 0.25  # of a run: within this share SelfTuned is to meet the constraints
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,8 @@ class Dual:
     """A dual player, with the gains of the paper's tables; what changes with the scale comes from the setting.
 
     Args:
-        kind: the family; "nupi" with kp = 0 is gradient ascent, "penalty" keeps its multiplier.
+        kind: the family; "nupi" with kp = 0 is gradient ascent, "penalty" keeps its multiplier, "self-tuned" finds its
+            gains.
         kp: nuPI's proportional gain.
         beta: the momentum of Polyak and Nesterov.
         restart: whether a satisfied constraint's multiplier goes back to 0.
@@ -53,6 +55,8 @@ class Dual:
             return f"Adam {self.step:g}"
         if self.kind == "penalty":
             return f"fixed multiplier {self.multiplier:.3g}"
+        if self.kind == "self-tuned":
+            return "SelfTuned"
         if self.kp == 0 and not self.ramp:
             return "GA + dual restarts" if self.restart else "GA"
         changed = [self.init] * (self.init != "bumpless") + [self.form] * (self.form != "velocity")
@@ -73,11 +77,18 @@ class Dual:
         """As the keyword arguments of a job."""
         return asdict(self)
 
-    def optimizer(self, lagrangian: nupi.Lagrangian, setting: Experiment) -> torch.optim.Optimizer | None:
-        """Its optimizer for these multipliers; None where they are fixed."""
+    def optimizer(
+        self,
+        lagrangian: nupi.Lagrangian,
+        setting: Experiment,
+        primal: Iterable[torch.optim.Optimizer] | None = None,
+    ) -> torch.optim.Optimizer | None:
+        """Its optimizer for these multipliers; None where they are fixed. SelfTuned looks at those of the model."""
         multipliers, ki = lagrangian.parameters(), setting.ki
         if self.kind == "penalty":
             return None
+        if self.kind == "self-tuned":
+            return nupi.SelfTuned(multipliers, max(1.0, HORIZON * setting.steps), primal=primal)
         if self.kind == "adam":
             lr, betas = self.step * setting.speed, (setting.beta1, setting.beta2)
             return torch.optim.Adam(multipliers, lr=lr, betas=betas, maximize=True)
@@ -97,6 +108,7 @@ class Dual:
 
 GA = Dual()
 RESTARTS = Dual(restart=True)
+SELF_TUNED = Dual("self-tuned")
 MOMENTUM = tuple(Dual("polyak", beta=beta) for beta in (-0.5, -0.3, 0.3))
 OVERSHOOTING = (*MOMENTUM, GA)
 """The methods that the paper finds to overshoot; in its tables' order."""
