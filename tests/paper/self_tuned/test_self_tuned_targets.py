@@ -33,6 +33,7 @@ def frame(**changes):
         {"task": "svm", "name": "paper", "lambda": 1e-9, "x": 0.0, **both},
         {"task": "program", "seed": 1, "equality": True, "optimizer": "sgd", "noise": 0.0, **both},
         {"task": "tumours", "seed": 0, **both},
+        {"task": "codes", "seed": 0, **both},
         {"task": "network", "data": "d", "rule": "rate = 35", "optimizer": "adam", "seed": 10, **both},
         {"task": "network", "data": "d", "rule": "impossible", "optimizer": "adam", "seed": 10, **both},
         {"task": "plane", "start": [0.0, -1.0], "x": 1e-3, **both},
@@ -45,7 +46,7 @@ def frame(**changes):
 
 def test_claims_hold_where_everything_is_as_it_should_be():
     claims = tables.claims(frame())
-    assert len(claims) == 6
+    assert len(claims) == 7
     assert all(claim.holds for claim in claims)
 
 
@@ -56,8 +57,9 @@ def test_claims_hold_where_everything_is_as_it_should_be():
         ({"svm": {"lambda": 0.02}}, [1]),
         ({"program": {"violation": 0.03}}, [2]),
         ({"network": {"violation": 0.03}}, [3]),
-        ({"tumours": {"violation": 0.03}}, [4]),
-        ({"network": {"multiplier": 1e9}}, [5]),
+        ({"codes": {"violation": 0.03}}, [4]),
+        ({"tumours": {"violation": 0.03}}, [5]),
+        ({"network": {"multiplier": 1e9}}, [6]),
     ],
 )
 def test_a_claim_fails_where_its_goal_is_missed(changes, bad):
@@ -67,7 +69,7 @@ def test_a_claim_fails_where_its_goal_is_missed(changes, bad):
 
 def test_tables_have_a_row_for_each_task():
     shown = dict(tables.every(frame()))
-    assert [len(table) for table in shown.values()] == [1, 1, 1, 1, 2, 2]
+    assert [len(table) for table in shown.values()] == [1, 1, 1, 1, 1, 2, 2]
     assert any("0.001; 0.3" in str(cell) for table in shown.values() for cell in table.to_numpy().ravel())
 
 

@@ -6,13 +6,15 @@ whole: what is reported on them shows what the rule can do, not that it carries 
 
 from __future__ import annotations
 
-DEVELOPMENT = {
+from typing import Any
+
+DEVELOPMENT: dict[str, Any] = {
     "quadratic programs": range(1, 13),
     "networks": ("adult_rows", "blobs"),
     "network seeds": (0, 1),
     "seen": ("autoencoder", "wine"),
 }
-TEST = {
+TEST: dict[str, Any] = {
     "quadratic programs": range(2026, 2226),
     "networks": ("low_digits", "adult_rows"),
     "network seeds": (10, 11, 12, 13, 14),

@@ -8,7 +8,7 @@ import pandas as pd
 
 from nupi.paper import jobs
 from nupi.paper.runner import Claim, Scale, TargetRun, target
-from nupi.paper.self_tuned import tables
+from nupi.paper.self_tuned import split, tables
 from nupi.paper.self_tuned.methods import GRID
 from nupi.paper.self_tuned.quadratics import CELLS
 from nupi.paper.self_tuned.runs import VERSION, solve
@@ -57,7 +57,7 @@ def _wanted(scale: Scale) -> Iterable[Settings]:
     if scale == "smoke":
         everyone = ("SelfTuned", ASCENTS[1])
     for seed in range(size["seeds"]):
-        for task in ("tumours", "diabetes"):
+        for task in (*split.TEST["blind"], *split.TEST["unseen"]):
             yield from ({"task": task, "seed": seed, "method": method} for method in everyone)
     for chosen in _networks(desk=desk, seeds=size["seeds"]):
         yield from ({"task": "network", **chosen, "method": method} for method in everyone)
