@@ -26,11 +26,14 @@ NEAR = 1.0  # points from the boundary that count as landed
 
 
 def variants(kp: float) -> list[Dual]:
-    """Every start, form and ramp; at nu = 0 the starts "error" and "ema" are one controller, so one is run."""
+    """Every start and form, and a ramp for the two forms that it tells apart.
+
+    At nu = 0 the starts "error" and "ema" are one controller, so one is run.
+    """
     return [
         Dual(kp=kp, init=init, form=form, ramp=ramp)
-        for ramp in (0.0, RAMP)
-        for form in rule.FORMS
+        for ramp, forms in ((0.0, rule.FORMS), (RAMP, ("velocity", "positional")))
+        for form in forms
         for init in rule.INITS
         if init != "ema"
     ]
@@ -39,7 +42,7 @@ def variants(kp: float) -> list[Dual]:
 @target(
     "sparsity-starts",
     paper="(not in the paper)",
-    about="the starts, both forms and a ramp of the gains: does a nuPI land and keep the accuracy of restarts?",
+    about="the starts, the forms and a ramp of the gains: does a nuPI land and keep the accuracy of restarts?",
     scales=("smoke", "laptop", "desk", "paper"),
     options=OPTIONS,
 )
