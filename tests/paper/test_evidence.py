@@ -114,6 +114,16 @@ def test_the_list_says_what_was_run_when_and_from_which_commit(kept):
         assert word in shown
 
 
+def test_a_page_can_list_every_run(kept, tmp_path):
+    run, folder = kept
+    invoke("add", run, "--folder", folder)
+    page = tmp_path / "page.md"
+    page.write_text("<!-- results: every run -->\n<!-- end of results -->\n")
+    assert invoke("tables", page, "--folder", folder).exit_code == 0
+    row = "| apples | smoke | 1 of 2 | 2 | 2026-01-02 03:04 | abc |"
+    assert row in page.read_text().splitlines()
+
+
 def test_large_results_are_thinned_evenly_and_numbers_have_six_digits(kept, monkeypatch):
     run, folder = kept
     monkeypatch.setattr(evidence, "MOST_BYTES", 6_000)

@@ -161,13 +161,11 @@ def list_results(context: typer.Context, folder: Folder = KEPT) -> None:
     if context.invoked_subcommand is not None:
         return
     table = Table()
-    for heading in ("target", "scale", "claims held", "s", "finished (UTC)", "commit"):
+    for heading in evidence.COLUMNS:
         table.add_column(heading, overflow="fold", no_wrap=heading in ("target", "finished (UTC)", "commit"))
     kept = _said(lambda: list(evidence.every(folder)))
     for run in kept:
-        finished = run.said("finished")[:16].replace("T", " ")  # to the minute
-        facts = (f"{float(run.said('seconds')):.0f}", finished, run.said("commit"))
-        table.add_row(*map(escape, (run.target, run.scale, run.held, *facts)))
+        table.add_row(*map(escape, run.row))
     Console(highlight=False).print(table if kept else f"{folder} holds no runs", soft_wrap=not kept)
 
 

@@ -8,6 +8,7 @@ A page says where a table comes from, and `nupi results tables` writes what belo
     <!-- end of results -->
 
 After the run stands what to show: `claims`, or `table 0` for the first of the tables that the target printed.
+`every run`, in place of a run and what to show, lists all that is kept.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
 
 DIGITS = 6  # significant digits of a number in results.csv: more would only be larger
 MOST_BYTES = 200_000  # of a results.csv; beyond it rows are left out evenly
+COLUMNS = ("target", "scale", "claims held", "s", "finished (UTC)", "commit")  # of a list of runs
 _BLOCK = re.compile(
-    r"(?P<head><!-- results: (?P<run>[\w-]+/[\w-]+) (?P<what>claims|table \d+) -->\n)(?P<body>.*?)"
+    r"(?P<head><!-- results: (?:every run|(?P<run>[\w-]+/[\w-]+) (?P<what>claims|table \d+)) -->\n)(?P<body>.*?)"
     r"(?P<tail><!-- end of results -->)",
     re.DOTALL,
 )
@@ -57,7 +59,20 @@ class Kept:
             return "a dry run"
         return f"{sum(claim['holds'] for claim in self.claims)} of {len(self.claims)}"
 
-    def said(self, key: str) -> str:
+    @property
+    def row(self) -> tuple[str, ...]:
+        """What a list of runs says of it, in the order of `COLUMNS`."""
+        finished = self._said("finished")[:16].replace("T", " ")  # to the minute
+        return (
+            self.target,
+            self.scale,
+            self.held,
+            f"{float(self._said('seconds')):.0f}",
+            finished,
+            self._said("commit"),
+        )
+
+    def _said(self, key: str) -> str:
         """Another entry of the summary; a dash if it has none."""
         return str(self.summary.get(key, "-"))
 
@@ -120,6 +135,8 @@ def written(page: str, folder: Path) -> str:
 
 
 def _body(block: re.Match[str], folder: Path) -> str:
+    if block["run"] is None:
+        return markdown(list(COLUMNS), [list(kept.row) for kept in every(folder)])
     kept = read(folder / block["run"] / "summary.json")
     if block["what"] == "claims":
         rows = [[claim["claim"], claim["paper"], claim["here"], _verdict(claim)] for claim in kept.claims]
