@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import torch
 
 from nupi import distributed
-from nupi.ascent import NonFiniteViolationError, Refusals, Repeat, steps_in_graph, take_step
+from nupi.ascent import NonFiniteViolationError, Refusals, Repeat, expect, steps_in_graph, take_step
 from nupi.constraints import checked_penalty
 from nupi.multipliers import MultiplierModule
 from nupi.violations import Move, Target, Violation, as_violation
@@ -221,7 +221,7 @@ class Lagrangian(MultiplierModule):
         again = (
             self._last == this and len(moves) == len(violations) and all(move.rows is None for move in moves)
         )
-        self.__dict__["_repeat"] = Repeat.of(dual, moves, self.constraints) if again else None
+        self.__dict__["_repeat"] = expect(dual, moves, self.constraints, violations) if again else None
         self.__dict__["_last"] = this
 
     def check(self) -> None:
