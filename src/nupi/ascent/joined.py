@@ -133,7 +133,7 @@ class Joined(Repeat):
             or self._look() != self._as_found
         ):
             return None
-        ours.check_gains()
+        ours.check_new_gains()
         if ours.gains_seen != self._gains_seen or ours.may_overflow:
             return None
         with torch.set_grad_enabled(False):

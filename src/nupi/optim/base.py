@@ -176,7 +176,8 @@ class DualOptimizer(Updated, Optimizer):
         """`update`, and the projection after it: what one step is, wherever it is taken."""
         cls.update(theta, state, e, gains, options, bounds, first=first)
         if bounds is not None:
-            bounds.project_(theta, e, [state[slot] for slot in cls.integrators if slot in state])
+            past = [state[slot] for slot in cls.integrators if slot in state] if bounds.restart else ()
+            bounds.project_(theta, e, past)
 
     def repeats(self, group: dict[str, Any], param: torch.Tensor, state: Mapping[str, torch.Tensor]) -> bool:
         """Whether a step of this whole parameter may be taken again with what the last one found out."""
@@ -251,8 +252,11 @@ class DualOptimizer(Updated, Optimizer):
 
     def check_gains(self) -> None:
         """Check gains that were written since they were last looked at. A bad one is refused, and nothing has moved."""
-        if torch.compiler.is_compiling():
-            return
+        if not torch.compiler.is_compiling():
+            self.check_new_gains()
+
+    def check_new_gains(self) -> None:
+        """The same, where nothing is being compiled."""
         checked = self.__dict__.get("_checked")
         if checked is None:
             words = (name for name in self.defaults if name in _WORDS)
@@ -264,7 +268,7 @@ class DualOptimizer(Updated, Optimizer):
                 same = values == options(group)  # a tensor is equal to itself
             except RuntimeError:  # and two of several numbers have no one answer
                 same = False
-            if same and all(tensor._version == count for tensor, count in writes):
+            if same and not (writes and any(tensor._version != count for tensor, count in writes)):
                 continue
             self._check_group(group)
             self.gains_seen += 1
