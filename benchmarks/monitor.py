@@ -16,6 +16,7 @@ import nupi
 from benchmarks.overhead import cnn, evaluate
 from benchmarks.step import by_hand
 from benchmarks.timing import Row, at_most, best_times, listed
+from nupi.monitor.sampler import BLOCK
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,15 +56,15 @@ def run() -> list[Row]:
     torch.set_num_threads(1)
     rows = []
     for size in (1, 10, 1000):
-        # 640 calls hold ten blocks, so that the work on a block is in the mean.
+        # They hold two blocks of the monitor, so that the work on a block is in the mean.
         times = best_times(
             {
                 "without": ascend(size, monitored=False),
                 "with": ascend(size, monitored=True),
                 "a step by hand": by_hand(),
             },
-            rounds=15,
-            calls=640,
+            rounds=10,
+            calls=2 * BLOCK,
             clock=process_time,
         )
         extra = times["with"] - times["without"]

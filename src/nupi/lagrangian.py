@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import torch
 
 from nupi import distributed
-from nupi.ascent import NonFiniteViolationError, Refusals, Repeat, steps_in_graph, take_step
+from nupi.ascent import NonFiniteViolationError, Refusals, Repeat, expect, steps_in_graph, take_step
 from nupi.constraints import checked_penalty
 from nupi.multipliers import MultiplierModule
 from nupi.violations import Move, Target, Violation, as_violation
 from nupi.violations.base import Held
+from nupi.violations.plain import plain_total
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -134,6 +135,16 @@ class Lagrangian(MultiplierModule):
             raise ValueError(
                 f"loss must be a scalar, but has shape {tuple(loss.shape)}; take its mean or sum"
             )
+        if (
+            type(violations) is dict
+            and self._observer is None
+            and self.reduce is None
+            and not self._penalties
+            and not torch.compiler.is_compiling()
+        ):
+            plain = plain_total(loss, violations, self._parameters, self.constraints)
+            if plain is not None:
+                return plain
         total, paired = loss, self._paired(violations)
         for target, violation in paired:
             term = violation.term(target)
@@ -156,19 +167,20 @@ class Lagrangian(MultiplierModule):
             dual: any torch optimizer that maximizes and holds the multipliers to be moved.
             violations: constraint name to c(x), as for the call; exact or hard measures serve as well.
         """
-        if torch.compiler.is_compiling() and not steps_in_graph(dual):
+        compiling, repeat = torch.compiler.is_compiling(), self._repeat
+        if compiling and not steps_in_graph(dual):
             torch.compiler.disable(Lagrangian.ascend)(self, dual, violations)
             return
         if not self._refusals.silent:
             self._raise_refused(wait=False)
-        elif self._repeat is not None and not torch.compiler.is_compiling() and self._is_alone():
-            errors = self._repeat.take(dual, self._parameters, self.constraints, violations)
+        elif repeat is not None and not compiling and (self.reduce is None or self._is_alone()):
+            errors = repeat.take(dual, self._parameters, self.constraints, violations)
             if errors is not None:
                 if self._listeners:
-                    self._tell(dual, self._repeat.moves(errors))
+                    self._tell(dual, repeat.moves(errors))
                 return
         observer = dual if hasattr(dual, "observe") else None
-        if observer is not self._observer and not torch.compiler.is_compiling():
+        if observer is not self._observer and not compiling:
             self._observer = observer
         together: Together | None = None
         with torch.set_grad_enabled(False):
@@ -221,7 +233,7 @@ class Lagrangian(MultiplierModule):
         again = (
             self._last == this and len(moves) == len(violations) and all(move.rows is None for move in moves)
         )
-        self.__dict__["_repeat"] = Repeat.of(dual, moves, self.constraints) if again else None
+        self.__dict__["_repeat"] = expect(dual, moves, self.constraints, violations) if again else None
         self.__dict__["_last"] = this
 
     def check(self) -> None:

@@ -111,7 +111,7 @@ def velocity_(
     pull, damping = products or (None, kp * weight)
     if pull is not None:
         add_scaled_(theta, e, pull)
-    elif _one_each(ki, theta) or _one_each(damping, theta):
+    elif type(damping) is not float and (_one_each(ki, theta) or _one_each(damping, theta)):
         # The sum of the gains would be a temporary as large as theta.
         add_scaled_(theta, e, ki)
         add_scaled_(theta, e, damping)
@@ -173,8 +173,9 @@ def conditional_(
         clamp_into_(beyond, e, None, 0.0)
         subtract_from_(beyond, theta, ki)
         clamp_into_(beyond, beyond, None, bounds.lower)
-        for each in as_list(beyond) if bounds.lower else ():
-            each.sub_(bounds.lower)
+        if bounds.lower:
+            for each in as_list(beyond):
+                each.sub_(bounds.lower)
     else:
         zero_(beyond)
     if bounds.upper is not None:
@@ -207,10 +208,12 @@ def add_scaled_(target: Tensors, x: Any, scale: Any) -> None:
 
 def subtract_scaled_(target: Tensors, x: Any, scale: Any) -> None:
     """`target -= scale * x`."""
-    if isinstance(scale, torch.Tensor):
-        target.addcmul_(x, scale, value=-1.0)  # type: ignore[union-attr] # a list has gains that are numbers
+    if isinstance(target, list):
+        torch._foreach_add_(target, x, alpha=-scale)
+    elif isinstance(scale, torch.Tensor):
+        target.addcmul_(x, scale, value=-1.0)
     else:
-        add_scaled_(target, x, -scale)
+        target.add_(x, alpha=-scale)
 
 
 def subtract_from_(target: Tensors, x: Any, scale: Any) -> None:
@@ -250,7 +253,9 @@ def scale_(target: Tensors, scale: Any) -> None:
 
 def lerp_(target: Tensors, x: Any, weight: Any) -> None:
     """`target += weight * (x - target)`."""
-    if isinstance(target, list):
+    if type(weight) is float and weight == 1.0:  # nothing is smoothed
+        copy_(target, x)
+    elif isinstance(target, list):
         torch._foreach_lerp_(target, x, weight)
     else:
         target.lerp_(x, weight)

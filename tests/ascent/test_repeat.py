@@ -9,7 +9,7 @@ import torch
 from problems import assert_unchanged, problem, snapshot
 
 import nupi
-from nupi.ascent import repeat
+from nupi.ascent import joined, repeat
 from nupi.constraints import Bounds
 
 DUALS = {
@@ -37,18 +37,29 @@ def steps(lagrangian, dual, first, last):
         lagrangian.ascend(dual, given(step, lagrangian))
 
 
+@pytest.fixture(params=["one by one", "joined"], autouse=True)
+def joins(request, monkeypatch):
+    """Whether even two groups are joined, as many are."""
+    if request.param == "joined":
+        monkeypatch.setattr(joined, "MANY", 2)
+    return request.param == "joined"
+
+
 @pytest.fixture
-def repeated(monkeypatch):
+def repeated(monkeypatch, joins):
     """How many steps were taken as repeats, as a list that grows."""
     taken = []
-    move = repeat.Repeat._move
-
-    def counted(self, errors):
-        move(self, errors)
-        taken.append(len(errors))
-
-    monkeypatch.setattr(repeat.Repeat, "_move", counted)
+    for kind in (joined.Joined, repeat.Repeat) if joins else (repeat.Repeat,):
+        monkeypatch.setattr(kind, "_move", counted(kind._move, taken))
     return taken
+
+
+def counted(move, taken):
+    def move_and_count(self, errors):
+        move(self, errors)
+        taken.append(type(self))
+
+    return move_and_count
 
 
 def never(monkeypatch):
@@ -64,9 +75,9 @@ def assert_same(one, other):
         assert all(torch.equal(mine[slot], theirs[slot]) for slot in mine)
 
 
-@pytest.mark.parametrize("make", DUALS.values(), ids=DUALS)
-def test_repeated_steps_are_the_same_to_the_bit(make, repeated, monkeypatch):
-    runs = []
+@pytest.mark.parametrize("name", DUALS)
+def test_repeated_steps_are_the_same_to_the_bit(name, repeated, joins, monkeypatch):
+    runs, make = [], DUALS[name]
     for repeats in (True, False):
         if not repeats:
             never(monkeypatch)
@@ -75,6 +86,9 @@ def test_repeated_steps_are_the_same_to_the_bit(make, repeated, monkeypatch):
         steps(lagrangian, dual, 0, 100)
         runs.append((lagrangian, dual))
     assert len(repeated) > 20
+    # These two move each multiplier by itself: one was told to, the other has gains for each.
+    joined_here = joins and name not in ("positional", "self-tuned")
+    assert {*repeated} == {joined.Joined if joined_here else repeat.Repeat}
     assert_same(*runs)
 
 
@@ -257,6 +271,46 @@ def test_an_interrupt_in_a_repeated_step_undoes_it(make, repeated, monkeypatch):
     assert dual.state_dict()["param_groups"] == groups
     steps(lagrangian, dual, 70, 71)
     assert len(repeated) == count + 1
+
+
+def test_an_interrupt_in_a_step_of_joined_groups_leaves_no_trace(monkeypatch):
+    names = [f"group{i}" for i in range(joined.MANY)]
+    lagrangian = nupi.Lagrangian({name: nupi.Inequality(4) for name in names})
+    dual = nupi.NuPI(lagrangian.parameters(), 0.1, 1.0)
+    violations = {name: torch.randn(4, requires_grad=True) for name in names}
+    for _ in range(5):
+        lagrangian.ascend(dual, violations)
+    assert isinstance(lagrangian._repeat, joined.Joined)
+    before, project = snapshot(lagrangian, dual), Bounds.project_
+
+    def interrupted(*args):
+        project(*args)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Bounds, "project_", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            lagrangian.ascend(dual, violations)
+    assert_unchanged(before, lagrangian, dual)
+
+
+class Normalized(nupi.NuPI):
+    """Each group moves by a step of length ki: what one constraint does depends on the others of its group."""
+
+    @staticmethod
+    def update(theta, state, e, gains, options, bounds, *, first):  # noqa: ARG004
+        for each, error in zip(theta, e, strict=True):
+            each.add_(error / error.norm(), alpha=gains["ki"])
+
+
+def test_groups_are_not_joined_where_the_update_looks_at_a_whole_group():
+    names = [f"group{i}" for i in range(joined.MANY)]
+    lagrangian = nupi.Lagrangian({name: nupi.Equality(4) for name in names})
+    dual = Normalized(lagrangian.parameters(), 0.1)
+    for _ in range(6):
+        lagrangian.ascend(dual, {name: torch.full((4,), 1.0 + i) for i, name in enumerate(names)})
+    for theta in lagrangian.parameters():
+        torch.testing.assert_close(theta, torch.full((4,), 6 * 0.1 / 2))
 
 
 def test_the_optimizer_that_wants_to_see_losses_gets_them_again_after_another_one():

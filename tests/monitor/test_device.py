@@ -83,12 +83,12 @@ def test_no_look_from_the_ascend_to_the_arrival(monkeypatch):
             self.dual, self.moves = dual, moves
 
     with NoLook():
-        for moves in steps("cpu", 400):
+        for moves in steps("cpu", 800):
             monitor(Step(moves))
     assert len(monitor._record) == 0
     assert len(monitor._arrivals) >= 3
     Late.here = True
-    assert len(monitor.record) == 800
+    assert len(monitor.record) == 1600
     assert monitor.record.gains_of("one").latest["kp"] == 0.5
 
 

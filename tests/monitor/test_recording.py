@@ -31,7 +31,7 @@ def train(lagrangian, dual, steps, shapes=SHAPES, seed=0):
     return {n: torch.stack(v) for n, v in given.items()}, {n: torch.stack(v) for n, v in came.items()}
 
 
-@pytest.mark.parametrize("steps", [1, 255, 256, 257])
+@pytest.mark.parametrize("steps", [1, 255, 256, 257, 768, 769])
 def test_every_step_of_every_small_group_is_there(steps):
     lagrangian, dual, monitor = problem()
     given, came = train(lagrangian, dual, steps)

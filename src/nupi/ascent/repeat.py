@@ -50,41 +50,37 @@ class Place:
         self.state = dict(dual.state.get(move.multiplier, _NO_STATE))
         self.ids = [*map(id, self.state.values())]
 
-    def unchanged(
+    def error(
         self,
         dual: DualOptimizer,
         multipliers: Mapping[str, torch.Tensor | None],
         constraints: Mapping[str, Constraint],
-    ) -> bool:
-        """Whether the multipliers, their constraint, and what the optimizer keeps for them are what they were."""
-        theta, state = self.theta, dual.state.get(self.theta, _NO_STATE)
+        given: Any,
+    ) -> torch.Tensor | None:
+        """The error that a violation means; None if it, or anything that it is to move, is other than before."""
+        theta, constraint, group = self.theta, self.constraint, self.group
         if (
-            multipliers.get(self.name) is not theta
-            or theta.data_ptr()
-            != self.pointer  # somebody has replaced its data: another dtype, another device
+            type(given) is not torch.Tensor
+            or given.dtype is not self.dtype
+            or not given.is_cpu
+            or given.layout is not torch.strided
+            or multipliers.get(self.name) is not theta
+            or theta.data_ptr() != self.pointer  # somebody has replaced its data
             or theta.requires_grad
-            or constraints.get(self.name) is not self.constraint
-            or self.constraint.bounds is not self.bounds
-            or dual.param_groups[self.number] is not self.group
-            or not self.group["maximize"]
+            or constraints.get(self.name) is not constraint
+            or constraint.bounds is not self.bounds
+            or dual.param_groups[self.number] is not group
+            or not group["maximize"]
+            # The tensors are kept alive here, so that no other one can have the identity of one of them.
+            or [*map(id, dual.state.get(theta, _NO_STATE).values())] != self.ids
         ):
-            return False
-        # The tensors are kept alive here, so that no other one can have the identity of one of them.
-        return [*map(id, state.values())] == self.ids
-
-    def error(self, given: Any) -> torch.Tensor | None:
-        """The error that a violation means; None if it is not a tensor like those before it."""
-        if type(given) is not torch.Tensor or given.dtype is not self.dtype:
-            return None
-        if not given.is_cpu or given.layout is not torch.strided:
             return None
         values = given.detach()
         if values.shape != self.shape:
             if values.dim() or self.shape.numel() != 1:
                 return None
             values = values.reshape(self.shape)
-        error = self.constraint.errors(values)
-        return None if error.requires_grad else error  # of a constraint with parameters of its own
+        return constraint.errors(values)
 
 
 class Repeat:
@@ -152,14 +148,15 @@ class Repeat:
             return None
         errors = []
         for place in self._places:
-            if not place.unchanged(ours, multipliers, constraints):
+            given = violations.get(place.name)
+            error = place.error(ours, multipliers, constraints, given)
+            if error is None or error.requires_grad:  # it has one if the constraint has parameters of its own
                 return None
-            error = place.error(violations.get(place.name))
-            # A multiplier that is given as a violation would move while it is read.
-            if error is None or error.untyped_storage().data_ptr() in self._storages:
+            # A multiplier that is given as a violation would move while it is read. A result of the model is none.
+            if given.is_leaf and error.untyped_storage().data_ptr() in self._storages:  # type: ignore[union-attr]
                 return None
             errors.append(error)
-        ours.check_gains()
+        ours.check_new_gains()
         if ours.gains_seen != self._gains_seen or ours.may_overflow:
             return None
         if not length(errors) <= SAFE:

@@ -29,8 +29,11 @@ if TYPE_CHECKING:
         def rows(self) -> torch.Tensor | None: ...  # noqa: D102
 
 
-BLOCK = 256  # steps that are taken in before they are worked on together
-_VALUES = 2**18  # or fewer, so that no more than so many numbers wait
+# Work on a block takes about a millisecond, whatever is in it, so that many steps share it. The first block is shorter:
+# what goes wrong soon is to be warned of soon.
+FIRST_BLOCK, BLOCK = 256, 512  # steps that are taken in before they are worked on together
+_VALUES = 2**20  # or fewer, so that no more than so many numbers wait
+_PARTS = 512  # and no more than so many parts of groups
 
 
 class Part(NamedTuple):
@@ -70,7 +73,7 @@ class Sampler:
         self._worst: dict[str, Worst] = {}
         self._last: dict[str, torch.Tensor] = {}  # the multipliers of larger groups after the last block
         self._plans: dict[tuple[tuple[str, ...], torch.device], Plan] = {}
-        self._room = _VALUES
+        self._room, self._block = _VALUES, FIRST_BLOCK
 
     def take(self, step: int, moves: Sequence[Move]) -> bool:
         """Copy what a step shows; says whether enough waits to make rows of it."""
@@ -87,11 +90,12 @@ class Sampler:
         self.waiting.append(Sample(step, names, values, parts))
         if values is not None:
             self._room -= len(values)
-        return len(self.waiting) >= BLOCK or self._room < 0 or len(parts) * len(self.waiting) > 2 * BLOCK
+        return len(self.waiting) >= self._block or self._room < 0 or len(parts) * len(self.waiting) > _PARTS
 
     def rows(self) -> tuple[list[int], torch.Tensor]:
         """The rows of all that waits, on the device it is on, and their steps (in no particular order)."""
-        samples, self.waiting, self._room = self.waiting, [], _VALUES
+        samples, self.waiting = self.waiting, []
+        self._room, self._block = _VALUES, BLOCK
         by_names: dict[tuple[str, ...], list[Sample]] = {}
         for sample in samples:
             by_names.setdefault(sample.names, []).append(sample)

@@ -1,15 +1,10 @@
-"""What every dual optimizer of the library shares: steps, gains that are checked, state, projection.
-
-A dual optimizer is a pure update and a few words about it. Its update moves one tensor, or a list of tensors that move
-alike; the optimizer, `nupi.sweep` and whoever needs the formula call the same function.
-"""
+"""What every dual optimizer of the library shares: steps, gains that are checked, state, projection."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from contextlib import nullcontext
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.autograd import profiler
@@ -17,19 +12,19 @@ from torch.optim import Optimizer
 from torch.optim import optimizer as hooks
 
 from nupi.optim.checks import check_options, check_parameter, checked_gain
+from nupi.optim.gradients import Lists, from_gradients
 from nupi.optim.loading import load
 from nupi.optim.rows import move_mixed, move_rows
+from nupi.optim.update import Batch, Gains, Options, State, Updated, Work, pointwise
 from nupi.rule import widened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from nupi.constraints import Bounds
-    from nupi.rule import Gain, Tensors
+    from nupi.rule import Tensors
 
-Options: TypeAlias = "Mapping[str, Any]"
-Gains: TypeAlias = "dict[str, Gain]"
-State: TypeAlias = "dict[str, Tensors]"
+__all__ = ["SAFE", "Batch", "DualOptimizer", "Gains", "Options", "State", "Work", "pointwise"]
 
 SAFE = 1e10  # errors and gains up to this cannot take a float32 multiplier beyond its range in one step
 _WIDE = torch.float32.itemsize
@@ -37,90 +32,13 @@ _NOTHING: frozenset[str] = frozenset()
 _WORDS = ("init", "form", "foreach", "one_sided")  # options that are no numbers and are checked like gains
 
 
-class Work(NamedTuple):
-    """A parameter to be moved: by which error, with which options, within which bounds."""
-
-    group: dict[str, Any]
-    param: torch.Tensor
-    error: torch.Tensor  # as it is to be ascended
-    bounds: Bounds | None = None
-    rows: torch.Tensor | None = (
-        None  # if only some rows move, which; over the `leading` dimensions, flattened
-    )
-    leading: int = 1
-
-
-class Batch(NamedTuple):
-    """Whole parameters of one group that move alike, in one call of `update`: a single one, or a list of them."""
-
-    works: list[Work]
-    theta: Tensors
-    state: State
-    first: bool
-
-
-class DualOptimizer(Optimizer):
+class DualOptimizer(Updated, Optimizer):
     """A `torch.optim.Optimizer` whose gradient is an error to be controlled, and which maximizes by default.
 
     A subclass has `scaled_gains`, `slots` and `update`, and may have `idle`. Everything else is here. A parameter
     narrower than float32 is moved in float32. A sparse gradient moves its own rows and no others. Each row of a
     parameter takes its first step when its first error comes.
     """
-
-    gain_names: ClassVar[tuple[str, ...]]
-    """Param-group entries that are a number, or a tensor that broadcasts to each parameter of the group."""
-    slot_names: ClassVar[tuple[str, ...]]
-    """All the state that a parameter may have, each tensor shaped like it."""
-    integrators: ClassVar[tuple[str, ...]] = ()
-    """State that stands for the multiplier's past, which a restart clears."""
-    late_slots: ClassVar[tuple[str, ...]] = ()
-    """State that may begin, at 0, after the first step."""
-    lasting_slots: ClassVar[tuple[str, ...]] = ()
-    """State that may be there before the first step, and is not begun anew with it."""
-    writes_groups: ClassVar[bool] = False
-    """Whether a step writes to its param groups: a refused one then has them put back."""
-
-    # --- what a subclass writes ---
-
-    @staticmethod
-    @abstractmethod
-    def scaled_gains(options: Options) -> Gains:
-        """The numbers that `update` takes, with `lr` multiplied in."""
-
-    @staticmethod
-    @abstractmethod
-    def slots(options: Options, bounds: Bounds | None) -> tuple[str, ...]:
-        """The state that `update` needs with these options."""
-
-    @staticmethod
-    @abstractmethod
-    def update(
-        theta: Tensors,
-        state: State,
-        e: Tensors,
-        gains: Gains,
-        options: Options,
-        bounds: Bounds | None,
-        *,
-        first: bool,
-    ) -> None:
-        """Move `theta` and its state in place by one step; whoever calls it then projects `theta`.
-
-        Args:
-            theta: multipliers: a tensor, or a list of tensors that move alike.
-            state: the slots by name, each like `theta`, all but `lasting_slots` 0 if this is the first step; empty
-                while idle.
-            e: the errors, like `theta`.
-            gains: what `scaled_gains` returned; numbers, or tensors that broadcast to a single `theta`.
-            options: the param group, for options that are not numbers.
-            bounds: where `theta` will be projected to, or None.
-            first: whether this is the first step of all of them.
-        """
-
-    @staticmethod
-    def idle(options: Options) -> bool:  # noqa: ARG004 - for subclasses
-        """Whether a parameter that has no state yet needs none with these options."""
-        return False
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
         if isinstance(params, torch.nn.Module):
@@ -157,8 +75,20 @@ class DualOptimizer(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         self.check_gains()
-        self.apply([work for group in self.param_groups for work in self._from_gradients(group)])
+        lists: Lists | None = self.__dict__.get("_lists")  # of the step before; neither saved nor copied
+        if lists is not None and not torch.compiler.is_compiling() and lists.step(self):
+            return loss
+        works = [work for group in self.param_groups for work in from_gradients(self, group)]
+        self.apply(works)
+        if len(works) > 1 and not torch.compiler.is_compiling():
+            self._expect_more(works)
         return loss
+
+    def _expect_more(self, works: list[Work]) -> None:
+        """Get ready for more steps like this one, from the second of them on."""
+        this = [id(work.param) for work in works]
+        again = self.__dict__.get("_last") == this and type(self).apply is DualOptimizer.apply
+        self.__dict__.update(_last=this, _lists=Lists.of(self, works) if again else None)
 
     _watched_step = Optimizer.profile_hook_step(_step)
 
@@ -176,26 +106,6 @@ class DualOptimizer(Optimizer):
         )
 
     _bounds: Mapping[int, Bounds | None] = {}
-
-    def _from_gradients(self, group: dict[str, Any]) -> list[Work]:
-        works = []
-        for param in group["params"]:
-            error = param.grad
-            if error is None:
-                continue
-            if not group["maximize"]:
-                error = -error
-            bounds = self._bounds.get(id(param))
-            if not error.is_sparse:
-                works.append(Work(group, param, error, bounds))
-                continue
-            error = error.coalesce()
-            index, leading = error.indices(), error.sparse_dim()
-            rows = index[0]
-            for dimension in range(1, leading):
-                rows = rows * error.shape[dimension] + index[dimension]
-            works.append(Work(group, param, error.values(), bounds, rows, leading))
-        return works
 
     def apply(self, works: list[Work]) -> None:
         """Move these parameters and project them, with gains that `check_gains` has looked at."""
@@ -266,7 +176,8 @@ class DualOptimizer(Optimizer):
         """`update`, and the projection after it: what one step is, wherever it is taken."""
         cls.update(theta, state, e, gains, options, bounds, first=first)
         if bounds is not None:
-            bounds.project_(theta, e, [state[slot] for slot in cls.integrators if slot in state])
+            past = [state[slot] for slot in cls.integrators if slot in state] if bounds.restart else ()
+            bounds.project_(theta, e, past)
 
     def repeats(self, group: dict[str, Any], param: torch.Tensor, state: Mapping[str, torch.Tensor]) -> bool:
         """Whether a step of this whole parameter may be taken again with what the last one found out."""
@@ -341,8 +252,11 @@ class DualOptimizer(Optimizer):
 
     def check_gains(self) -> None:
         """Check gains that were written since they were last looked at. A bad one is refused, and nothing has moved."""
-        if torch.compiler.is_compiling():
-            return
+        if not torch.compiler.is_compiling():
+            self.check_new_gains()
+
+    def check_new_gains(self) -> None:
+        """The same, where nothing is being compiled."""
         checked = self.__dict__.get("_checked")
         if checked is None:
             words = (name for name in self.defaults if name in _WORDS)
@@ -354,7 +268,7 @@ class DualOptimizer(Optimizer):
                 same = values == options(group)  # a tensor is equal to itself
             except RuntimeError:  # and two of several numbers have no one answer
                 same = False
-            if same and all(tensor._version == count for tensor, count in writes):
+            if same and not (writes and any(tensor._version != count for tensor, count in writes)):
                 continue
             self._check_group(group)
             self.gains_seen += 1

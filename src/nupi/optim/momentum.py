@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from nupi.optim.base import DualOptimizer, Gains, Options, State
+from nupi.optim.base import DualOptimizer, Gains, Options, State, pointwise
 from nupi.optim.checks import check_smoothing, check_step_size
 from nupi.rule import Gain, Tensors, add_scaled_, scale_
 
@@ -103,6 +103,7 @@ class UnifiedMomentum(DualOptimizer):
         return isinstance(options["beta"], (int, float)) and options["beta"] == 0
 
     @staticmethod
+    @pointwise
     def update(
         theta: Tensors,
         state: State,

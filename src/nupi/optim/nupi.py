@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nupi import rule
-from nupi.optim.base import DualOptimizer, Gains, Options, State
+from nupi.optim.base import DualOptimizer, Gains, Options, State, pointwise
 from nupi.optim.checks import check_smoothing, check_step_size
 
 if TYPE_CHECKING:
@@ -107,6 +107,7 @@ class NuPI(DualOptimizer):
         return isinstance(options["kp"], (int, float)) and options["kp"] == 0
 
     @staticmethod
+    @pointwise
     def update(
         theta: rule.Tensors,
         state: State,

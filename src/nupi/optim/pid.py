@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nupi.optim.base import DualOptimizer, Gains, Options, State
+from nupi.optim.base import DualOptimizer, Gains, Options, State, pointwise
 from nupi.optim.checks import check_smoothing, check_step_size
 from nupi.rule import Gain, Tensors, add_scaled_, clamp_into_, copy_, lerp_, scale_
 
@@ -89,6 +89,7 @@ class PID(DualOptimizer):
         return ("xi", "integral")
 
     @staticmethod
+    @pointwise
     def update(
         theta: Tensors,
         state: State,

@@ -160,7 +160,7 @@ class Dense(Violation):
         """The violation itself."""
         values = self.checked(target)
         error = target.constraint.errors(values.detach())
-        if not values.requires_grad:
+        if not values.requires_grad or values.is_leaf:
             error = own(error, target)
         return target.move(error)
 

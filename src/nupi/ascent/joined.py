@@ -1,0 +1,187 @@
+"""A step like the last one over many small groups, whose numbers are joined to one vector for the arithmetic.
+
+A kernel that moves a hundred small tensors in one call still pays for each of them, in each of the ten operations of a
+step. Here the numbers are joined, moved as one tensor, and written back in one call. Nothing is written before all is
+computed, so there is nothing to undo. `python -m benchmarks groups` shows what that saves.
+"""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nupi.ascent.repeat import Place, Repeat
+from nupi.ascent.step import length
+from nupi.constraints import Constraint
+from nupi.optim.base import SAFE, DualOptimizer
+from nupi.violations import Move
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from nupi.optim.update import Batch
+
+MANY = 8  # groups from which on joining them pays
+_SMALL = 4096  # constraints in a group, on average; larger ones are moved where they are
+
+_KIND = attrgetter("dtype", "layout", "device")
+_SHAPE, _BOUNDS, _REQUIRES_GRAD = map(attrgetter, ("shape", "bounds", "requires_grad"))
+_POINTER = torch.Tensor.data_ptr
+_PLAIN = {torch.Tensor}
+
+
+class Joint:
+    """A batch of groups that move alike, with memory in which their numbers stand one after another."""
+
+    __slots__ = ("batch", "first", "last", "parts", "state", "tensors", "theta", "wholes")
+
+    def __init__(self, batch: Batch, first: int) -> None:
+        assert isinstance(batch.theta, list)
+        sizes = [theta.numel() for theta in batch.theta]
+        self.batch, self.first, self.last = batch, first, first + sum(sizes)
+        self.tensors: list[torch.Tensor] = []  # what a step writes to,
+        self.parts: list[torch.Tensor] = []  # and where its new numbers stand
+        self.wholes: list[tuple[torch.Tensor, list[torch.Tensor]]] = []
+        with torch.inference_mode(False):
+            self.theta = self._joined(batch.theta, sizes)
+            self.state: Any = {slot: self._joined(value, sizes) for slot, value in batch.state.items()}
+
+    def _joined(self, tensors: Any, sizes: list[int]) -> torch.Tensor:
+        whole = torch.empty(sum(sizes), dtype=tensors[0].dtype)
+        for tensor, part in zip(tensors, whole.split(sizes), strict=True):
+            self.tensors.append(tensor)
+            self.parts.append(part.view(tensor.shape))
+        self.wholes.append((whole, [tensor.view(-1) for tensor in tensors]))
+        return whole
+
+    def compute(self, dual: DualOptimizer, errors: torch.Tensor) -> None:
+        """Compute a step by these errors of all groups; it is not written back yet."""
+        for whole, flat in self.wholes:
+            torch.cat(flat, out=whole)
+        group, bounds = self.batch.works[0].group, self.batch.works[0].bounds
+        gains, own = dual.scaled_gains(group), errors[self.first : self.last]
+        dual.move(self.theta, self.state, own, gains, group, bounds, first=False)
+
+
+class Joined(Repeat):
+    """The last step over many small groups of a dual optimizer, to be taken again. Use `expect`."""
+
+    __slots__ = ("_as_found", "_constraints", "_joints", "_kinds", "_names", "_shapes", "_thetas", "_written")
+
+    def __init__(self, dual: DualOptimizer, places: list[Place], shapes: Mapping[str, torch.Size]) -> None:
+        super().__init__(dual, places)
+        first, self._joints = 0, []
+        for batch, _ in self._batches:
+            self._joints.append(Joint(batch, first))
+            first = self._joints[-1].last
+        # In the order in which their numbers stand.
+        self._places = places = [places[i] for _, which in self._batches for i in which]
+        self._names = [place.name for place in places]
+        self._thetas = [place.theta for place in places]
+        self._constraints = [place.constraint for place in places]
+        self._kinds = [*map(_KIND, self._thetas)]
+        self._shapes = [shapes[name] for name in self._names]
+        self._written = (
+            [tensor for joint in self._joints for tensor in joint.tensors],
+            [part for joint in self._joints for part in joint.parts],
+        )
+        self._as_found = self._look()
+
+    @classmethod
+    def serves(cls, repeat: Repeat, violations: Mapping[str, Any]) -> bool:
+        """Whether a step may be taken, and pays, in this way."""
+        dual, places = repeat._dual, repeat._places
+        return (
+            len(places) >= MANY
+            and sum(place.theta.numel() for place in places) <= _SMALL * len(places)
+            and getattr(dual.update, "pointwise", False)
+            and not dual.writes_groups
+            and all(isinstance(batch.theta, list) for batch, _ in repeat._batches)
+            and all(
+                type(violations[place.name]) is torch.Tensor
+                and place.theta.is_contiguous()
+                and place.theta.shape == place.shape
+                and getattr(place.constraint.errors, "__func__", None) is Constraint.errors
+                and all(
+                    value.dtype == place.dtype and value.is_contiguous() for value in place.state.values()
+                )
+                for place in places
+            )
+        )
+
+    def take(
+        self,
+        dual: torch.optim.Optimizer,
+        multipliers: Mapping[str, torch.Tensor | None],
+        constraints: Mapping[str, Constraint],
+        violations: Mapping[str, Any],
+    ) -> list[torch.Tensor] | None:
+        """Take the step again, and return all errors as one; None, with nothing changed, if it is not the same step."""
+        ours, names = self._dual, self._names
+        if dual is not ours or not isinstance(violations, dict) or len(violations) != len(names):
+            return None
+        given: list[Any] = [*map(violations.get, names)]
+        if (
+            ours.watched
+            or {*map(type, given)} != _PLAIN
+            or [*map(_KIND, given)] != self._kinds
+            or [*map(_SHAPE, given)] != self._shapes
+            or [*map(id, map(multipliers.get, names))] != [*map(id, self._thetas)]
+            or [*map(id, map(constraints.get, names))] != [*map(id, self._constraints)]
+            or self._look() != self._as_found
+        ):
+            return None
+        ours.check_new_gains()
+        if ours.gains_seen != self._gains_seen or ours.may_overflow:
+            return None
+        with torch.set_grad_enabled(False):
+            errors = [torch.cat([each if each.dim() == 1 else each.reshape(-1) for each in given])]
+            if not length(errors) <= SAFE:
+                return None
+            self._move(errors)
+        return errors
+
+    def _look(self) -> tuple[object, ...]:
+        """What must be the same if the step is to be: where numbers are, bounds, param groups and state."""
+        dual, thetas = self._dual, self._thetas
+        states = [dual.state.get(theta) or {} for theta in thetas]
+        values = [value for state in states for value in state.values()]
+        return (
+            [*map(_POINTER, thetas)],
+            any(map(_REQUIRES_GRAD, thetas)),
+            [*map(_BOUNDS, self._constraints)],
+            [(id(group), bool(group["maximize"])) for group in dual.param_groups],
+            [*map(id, values)],
+            [*map(_POINTER, values)],
+        )
+
+    def _move(self, errors: list[torch.Tensor]) -> None:
+        """Compute everything, then write it back in one call."""
+        for joint in self._joints:
+            joint.compute(self._dual, errors[0])
+        torch._foreach_copy_(*self._written)
+        self._dual._opt_called = True  # type: ignore[attr-defined] # so that a scheduler knows of the step
+
+    def moves(self, errors: list[torch.Tensor]) -> list[Move]:
+        """What a listener hears of a step that was taken."""
+        parts = errors[0].split([theta.numel() for theta in self._thetas])
+        return [
+            Move(place.name, place.theta, part.view(place.theta.shape), place.bounds)
+            for place, part in zip(self._places, parts, strict=True)
+        ]
+
+
+def expect(
+    dual: torch.optim.Optimizer,
+    moves: Sequence[Move],
+    constraints: Mapping[str, Constraint],
+    violations: Mapping[str, Any],
+) -> Repeat | None:
+    """What a step of whole groups that was just taken needs to be taken again; None if it cannot be."""
+    repeat = Repeat.of(dual, moves, constraints)
+    if repeat is None or not Joined.serves(repeat, violations):
+        return repeat
+    shapes = {name: violation.shape for name, violation in violations.items()}
+    return Joined(repeat._dual, repeat._places, shapes)
