@@ -8,7 +8,7 @@ class Injected(Exception):  # noqa: N818 - a made-up failure
 
 
 class FailAt(TorchDispatchMode):
-    """Raises `Injected` in place of the operation with this number, counted from 1; what undoes a step is let through."""
+    """Raises `Injected` in place of the operation with this number, from 1 on, and lets the others through."""
 
     def __init__(self, number):
         super().__init__()

@@ -35,7 +35,9 @@ def after(make, steps):
     return lagrangian, dual
 
 
-@pytest.mark.parametrize("steps", [0, 1, 4])  # the first; one that finds everything out; one like those before it
+@pytest.mark.parametrize(
+    "steps", [0, 1, 4]
+)  # the first; one that finds everything out; one like those before it
 @pytest.mark.parametrize("kind", VIOLATIONS)
 @pytest.mark.parametrize("name", DUALS)
 def test_an_error_at_any_operation_leaves_no_trace(name, kind, steps):
