@@ -22,7 +22,9 @@ def assert_unchanged(before, lagrangian, dual):
     assert all(torch.equal(multipliers[name], now[name]) for name in now)
     assert state["state"].keys() == now_state["state"].keys()
     for key, slots in state["state"].items():
-        assert all(torch.equal(value, now_state["state"][key][slot]) for slot, value in slots.items())
+        assert slots.keys() == now_state["state"][key].keys()
+        for slot, value in slots.items():
+            assert torch.equal(torch.as_tensor(value), torch.as_tensor(now_state["state"][key][slot])), slot
 
 
 def some_steps(lagrangian, dual, count=3, seed=0):

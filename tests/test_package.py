@@ -3,6 +3,8 @@ import sys
 from importlib.metadata import metadata, requires
 from importlib.resources import files
 
+import pytest
+
 import nupi
 
 
@@ -33,5 +35,7 @@ def test_the_face_is_complete_and_typed():
     assert files("nupi").joinpath("py.typed").is_file()
 
 
-def test_the_face_shows_what_is_meant_for_users_and_nothing_else():
-    assert {name for name in dir(nupi) if not name.startswith("_")} == set(nupi.__all__)
+@pytest.mark.parametrize("part", [nupi, nupi.distributed, nupi.tune], ids=lambda part: part.__name__)
+def test_a_part_shows_what_is_meant_for_users_and_nothing_else(part):
+    assert {name for name in dir(part) if not name.startswith("__")} == set(part.__all__)
+    assert all(hasattr(part, name) for name in part.__all__)

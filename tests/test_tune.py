@@ -168,6 +168,8 @@ def test_it_tunes_a_training():
         ({"high": math.inf}, "must be finite"),
         ({"tolerance": 0.0}, "tolerance=0.0"),
         ({"max_runs": 1}, "max_runs=1"),
+        ({"max_runs": 2.5}, r"max_runs=2\.5 must be a whole number"),
+        ({"high": 10**400}, "high=inf must be finite"),
     ],
 )
 def test_refusals(arguments, word):
@@ -275,12 +277,23 @@ def test_a_journal_of_the_other_search_is_refused(tmp_path):
         ({"ki": float("nan")}, "ki=nan must be positive"),
         ({"kp": float("inf")}, "kp=inf must be finite"),
         ({"factor": 1.0}, r"factor=1\.0 must be larger than 1"),
-        ({"points": 1}, "points=1 must be at least 2"),
+        ({"points": 1}, "points=1 must be a whole number, at least 2"),
+        ({"points": 2.5}, r"points=2\.5 must be a whole number, at least 2"),
+        ({"ki": 10**400}, "ki=inf must be positive and finite"),
+        ({"ki": 1e308}, r"a grid from 1e\+307 to inf is too wide"),
+        ({"ki": 1e-320, "factor": 1e10}, r"a grid from 0 to .* is too wide"),
     ],
 )
 def test_a_grid_that_makes_no_sense_is_refused(change, words):
     with pytest.raises(ValueError, match=words):
         tune.grid_ki(lambda ki, _: ki, **({"ki": 0.1, "kp": 5.0} | change))
+
+
+@pytest.mark.parametrize("option", ["ki", "kp", "factor"])
+@pytest.mark.parametrize("value", ["0.1", True, None, [0.1], torch.ones(2)], ids=repr)
+def test_what_is_no_number_is_refused_by_name(option, value):
+    with pytest.raises(TypeError, match=f"{option} must be a number"):
+        tune.grid_ki(lambda ki, _: ki, **({"ki": 0.1, "kp": 5.0} | {option: value}))
 
 
 def test_a_grid_without_a_finite_score_says_so():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any, cast
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import torch
 from torch import nn
@@ -18,13 +19,25 @@ if TYPE_CHECKING:
 
 
 class MultiplierView(dict[str, torch.Tensor]):
-    """The multipliers by constraint name: live tensors in a mapping that cannot be assigned to."""
+    """The multipliers by constraint name: live tensors in a mapping that cannot be changed; a copy of it can."""
 
     def __setitem__(self, name: str, value: object) -> None:
         raise TypeError(
             f"multipliers[{name!r}] = ... would not reach the multiplier; "
             f"write into it, as in multipliers[{name!r}].fill_(0.0) or .copy_(values)"
         )
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise TypeError(
+            "what is done to the mapping would not reach the multipliers; write into them, as in "
+            "multipliers[name].copy_(values), or change dict(multipliers), which is yours"
+        )
+
+    __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copied and saved without this class, of which `torch.load` should not have to know."""
+        return OrderedDict, (), None, None, iter(self.items())
 
 
 class MultiplierModule(nn.Module):
@@ -58,12 +71,15 @@ class MultiplierModule(nn.Module):
         )
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute; layers of a subclass are registered as in any module.
+        """Set an attribute; layers, parameters and buffers of a subclass are registered as in any module.
 
         A plain attribute may have the name of a constraint, which `Module` would take for its multiplier.
         """
         ours = self.__dict__.get("constraints", {})
-        if isinstance(value, (nn.Module, nn.Parameter)) or name in self.__dict__.get("_modules", {}):
+        registered = name not in ours and any(
+            name in self.__dict__.get(kind, ()) for kind in ("_modules", "_parameters", "_buffers")
+        )
+        if registered or isinstance(value, (nn.Module, nn.Parameter, nn.Buffer)):
             if name in ours or any(constraint.startswith(f"{name}.") for constraint in ours):
                 raise AttributeError(
                     f"{name!r} is a constraint here, or the beginning of one's name; give the layer another name"
@@ -140,25 +156,52 @@ class MultiplierModule(nn.Module):
         """
         for hook in self._load_state_dict_pre_hooks.values():
             hook(state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
+        saved = {key.removeprefix(prefix): v for key, v in state_dict.items() if key.startswith(prefix)}
+        # What belongs to a subclass, or to a layer of it, is theirs to load.
+        layers = tuple(f"{name}." for name in self._modules)
+        own = self._own_names()
+        saved = {
+            name: v
+            for name, v in saved.items()
+            if name in self.constraints or not (name in own or name.startswith(layers))
+        }
+        self._check_checkpoint(saved, local_metadata.get("kinds", {}), within=bool(prefix))
+        if own:
+            rest = {key: v for key, v in state_dict.items() if key.removeprefix(prefix) in own}
+            self._load_own(rest, prefix, local_metadata, missing_keys, error_msgs)
         # Taken out: torch would leave it there, and the next load of the same checkpoint would assign as well.
         assign = local_metadata.pop("assign_to_params_buffers", False)
-        saved = {key.removeprefix(prefix): v for key, v in state_dict.items() if key.startswith(prefix)}
-        # What belongs to a layer of a subclass is that layer's to load.
-        layers = tuple(f"{name}." for name in self._modules)
-        saved = {
-            name: v for name, v in saved.items() if name in self.constraints or not name.startswith(layers)
-        }
-        own = [name for name in self._parameters if name not in self.constraints]
-        self._check_checkpoint(
-            {name: v for name, v in saved.items() if name not in own},
-            local_metadata.get("kinds", {}),
-            within=bool(prefix),
-        )
-        for name in (name for name in self._parameters if name in saved):
+        for name in (name for name in self.constraints if name in saved):
             self._parameters[name] = _taken(name, self._multiplier(name), saved[name], assign=assign)
-        missing_keys += [prefix + name for name in self._parameters if name not in saved]
-        unexpected_keys += [prefix + name for name in saved if name not in self._parameters]
+        missing_keys += [prefix + name for name in self.constraints if name not in saved]
+        unexpected_keys += [prefix + name for name in saved if name not in self.constraints]
         self._clear_flags()
+
+    def _own_names(self) -> set[str]:
+        """What a checkpoint has of a subclass: its parameters, its buffers, its extra state."""
+        buffers = self._buffers.keys() - self._non_persistent_buffers_set
+        extra = {"_extra_state"} if type(self).set_extra_state is not nn.Module.set_extra_state else set()
+        return (self._parameters.keys() - self.constraints.keys()) | buffers | extra
+
+    def _load_own(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        missing_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        """Have torch load what belongs to a subclass; it does not see multipliers, nor hooks that were called."""
+        every, hooks = self._parameters, self._load_state_dict_pre_hooks
+        self._parameters = {name: p for name, p in every.items() if name not in self.constraints}
+        self._load_state_dict_pre_hooks = OrderedDict()
+        try:
+            super()._load_from_state_dict(
+                state_dict, prefix, local_metadata, True, missing_keys, [], error_msgs
+            )
+            every.update(self._parameters)
+        finally:
+            self._parameters, self._load_state_dict_pre_hooks = every, hooks
 
     def _check_checkpoint(self, saved: Mapping[str, Any], kinds: Mapping[str, str], *, within: bool) -> None:
         """Raise, naming every misfit, unless these can be the multipliers here.

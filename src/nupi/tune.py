@@ -18,18 +18,24 @@ from __future__ import annotations
 
 import json
 import math
-import operator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from nupi import files
+from nupi.optim.checks import number, whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+__all__ = ["Bisection", "GridRun", "GridSearch", "Run", "SearchStatus", "bisect_kp", "grid_ki"]
+
 SearchStatus: TypeAlias = Literal["converged", "no sign change", "out of runs"]
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 @dataclass(frozen=True)
@@ -90,13 +96,15 @@ def bisect_kp(
         >>> found.kp, found.status, [each.kp for each in found.runs]
         (12.5, 'converged', [0.0, 40.0, 20.0, 10.0, 15.0, 12.5])
     """
-    low, high = float(low), float(high)  # numpy's and torch's numbers would not fit the journal
+    low, high = (
+        number("low", low),
+        number("high", high),
+    )  # numpy's and torch's numbers would not fit the journal
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise ValueError(f"low={low!r} and high={high!r} must be finite, low below high")
-    if not 0 < tolerance < math.inf:
+    if not 0 < number("tolerance", tolerance) < math.inf:
         raise ValueError(f"tolerance={tolerance!r} must be positive and finite: runs are not exact")
-    if operator.index(max_runs) < 2:
-        raise ValueError(f"max_runs={max_runs!r} must be at least 2: both ends are run first")
+    max_runs = whole("max_runs", max_runs, 2)  # both ends are run first
     runs = _Runs(run, None if journal is None else Path(journal))
 
     def found(status: SearchStatus) -> Bisection:
@@ -181,7 +189,7 @@ def grid_ki(
         >>> round(found.ki, 4), found.at_edge, len(found.runs)
         (0.0949, False, 5)
     """
-    ki, kp, factor = float(ki), float(kp), float(factor)
+    ki, kp, factor = number("ki", ki), number("kp", kp), number("factor", factor)
     if not 0 < ki < math.inf:
         raise ValueError(f"ki={ki!r} must be positive and finite: a step size that suits gradient ascent")
     if not math.isfinite(kp):
@@ -190,9 +198,10 @@ def grid_ki(
         raise ValueError(
             f"factor={factor!r} must be larger than 1 and finite: the grid is ki / factor .. ki * factor"
         )
-    if operator.index(points) < 2:
-        raise ValueError(f"points={points!r} must be at least 2")
+    points = whole("points", points, 2)
     kis = [ki * factor ** (2 * i / (points - 1) - 1) for i in range(points)]
+    if not 0 < kis[0] <= kis[-1] < math.inf:
+        raise ValueError(f"a grid from {kis[0]:g} to {kis[-1]:g} is too wide; give a smaller factor")
     notes = _Journal(None if journal is None else Path(journal), ("ki", "kp"), "score")
     made = [GridRun(each, kp, notes.look_up((each, kp), partial(run, each, kp))) for each in kis]
     best = min(made, key=lambda each: each.score)

@@ -218,11 +218,23 @@ def test_copies_and_saves(tmp_path):
         ({"clamp": 2.0}, "outside clamp"),
         ({"clamp": 1.59, "droprate_init": 0.3}, "clamp=1.59 would never let a gate close.*-1.6"),
         ({"temperature": float("inf")}, "temperature"),
+        ({"temperature": 10**400}, "temperature=inf"),
+        ({"stretch": (-float("inf"), 1.1)}, "stretch"),
+        ({"stretch": (-(10**400), 1.1)}, "stretch"),
+        ({"stretch": (-0.1, float("nan"))}, "stretch"),
+        ({"stretch": (-0.1,)}, "stretch"),
+        ({"stretch": None}, "stretch=None"),
     ],
 )
 def test_refusals(options, word):
     with pytest.raises(ValueError, match=word):
         HardConcrete(3, **options)
+
+
+@pytest.mark.parametrize("option", ["droprate_init", "temperature", "stretch"])
+def test_what_is_no_number_is_refused_by_name(option):
+    with pytest.raises(TypeError, match=f"{option} must be a number, but '1' is a str"):
+        HardConcrete(3, **{option: ("1", 1.1) if option == "stretch" else "1"})
 
 
 def test_the_smallest_clamp_lets_gates_close():

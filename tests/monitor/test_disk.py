@@ -1,6 +1,7 @@
 """A record on disk: whole, cut off, of another version, on a full disk."""
 
 import json
+import re
 import resource
 import signal
 import warnings
@@ -71,8 +72,34 @@ def test_a_record_of_another_version_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(disk, "VERSION", 99)
     train(tmp_path)[2].close()
     monkeypatch.undo()
-    with pytest.raises(ValueError, match=r"version 99.*reads version 1"):
+    with pytest.raises(ValueError, match=r"version 99.*reads version 2"):
         read(tmp_path)
+    (tmp_path / disk.FILE).write_bytes(b'nupi record\nHEAD\x10\0\0\0\0\0\0\0{"version": 1}')
+    with pytest.raises(ValueError, match=r"version 1, .*reads version 2"):
+        read(tmp_path)
+
+
+def test_a_bit_that_is_flipped_is_noticed_or_is_of_steps_that_are_left_out(tmp_path):
+    """No flip gives other numbers, or an error that does not name the file."""
+    _, dual, monitor = train(tmp_path, 70)
+    dual.param_groups[0]["ki"] = 0.2
+    train(None, 5, 1, monitor, monitor._lagrangian, dual)
+    monitor.close()
+    file, (_, columns) = tmp_path / disk.FILE, monitor.record.recent()
+    whole, errors = file.read_bytes(), []
+    for bit in range(3, 8 * len(whole), 8 * len(whole) // 400 | 1):
+        changed = bytearray(whole)
+        changed[bit // 8] ^= 1 << bit % 8
+        file.write_bytes(changed)
+        try:
+            found = read(tmp_path).recent()[1]
+        except ValueError as error:
+            errors.append(str(error))
+        else:
+            torch.testing.assert_close(found, columns[: len(found)], rtol=0, atol=0, equal_nan=True)
+    known = "is damaged: byte|is no record of nupi|ends before its first step"
+    assert all(re.search(known, error) for error in errors)
+    assert len(errors) > 380
 
 
 def test_what_is_no_record_says_so(tmp_path):

@@ -241,6 +241,17 @@ def test_tallies_of_other_groups_do_not_add_up():
         three + one
 
 
+def test_a_tally_whose_parts_do_not_fit_is_refused():
+    with pytest.raises(ValueError, match=r"rows has shape \(1, 3\) and predictions \(1, 1\)"):
+        rates.Tally(torch.ones(1, 3), torch.ones(1, 1))
+
+
+def test_sizes_are_plain_ints_whatever_the_number_of_groups_was():
+    for groups in (torch.tensor(3), np.int64(3)):
+        assert type(StatisticalParity(groups).size) is int
+        assert StatisticalParity(groups) == StatisticalParity(3)
+
+
 @pytest.mark.parametrize("groups", [2.5, "2", None, True])
 def test_the_number_of_groups_is_a_whole_number(groups):
     with pytest.raises(ValueError, match=r"groups=.* must be a whole number"):

@@ -115,7 +115,7 @@ def test_bad_requests_are_refused():
         suggest_gains([x], lagrangian, *evaluate(), lr=0.1)
     with pytest.raises(ValueError, match="give either steps or ki"):
         suggest_gains([x], lagrangian, *evaluate(), lr=0.1, steps=10, ki=0.1)
-    with pytest.raises(ValueError, match=r"lr=0\.0 must be positive"):
+    with pytest.raises(ValueError, match=r"lr=0 must be positive"):
         suggest_gains([x], lagrangian, *evaluate(), lr=0.0, steps=10)
     with pytest.raises(ValueError, match=r"momentum=1\.0 must be in \[0, 1\)"):
         suggest_gains([x], lagrangian, *evaluate(), lr=0.1, steps=10, momentum=1.0)
@@ -135,6 +135,27 @@ def test_bad_requests_are_refused():
         suggest_gains([x], lagrangian, loss, {"line": constant}, lr=0.1, steps=10)
     with pytest.raises(ValueError, match="the gradient of constraint 'line' is 0 on this batch"):
         suggest_gains([x], lagrangian, loss, {"line": constant + 0 * x.sum()}, lr=0.1, steps=10)
+
+
+@pytest.mark.parametrize("option", ["lr", "steps", "ki", "momentum"])
+@pytest.mark.parametrize("value", [10**400, 1e300, -1.0, math.nan])
+def test_a_number_that_no_float32_can_hold_is_refused_by_name(option, value):
+    x, lagrangian, evaluate = line()
+    options = {"lr": 0.1, "steps": 10} | {option: value}
+    if option == "ki":
+        del options["steps"]
+    with pytest.raises(ValueError, match=f"{option}=.* must be"):
+        suggest_gains([x], lagrangian, *evaluate(), **options)
+    with pytest.raises(TypeError, match=f"{option} must be a number, but '3' is a str"):
+        suggest_gains([x], lagrangian, *evaluate(), **options | {option: "3"})
+
+
+def test_gains_that_overflow_are_refused_and_not_returned():
+    x, lagrangian, evaluate = line()
+    with pytest.raises(ValueError, match="the gains of 'line' would not be finite"):
+        suggest_gains([x], lagrangian, *evaluate(), lr=1e-320, steps=10)
+    with pytest.raises(TypeError, match="violations must map constraint names to tensors, but a list came"):
+        suggest_gains([x], lagrangian, evaluate()[0], [1.0], lr=0.1, steps=10)
 
 
 @pytest.mark.parametrize("form", ["indexed", "averaged"])

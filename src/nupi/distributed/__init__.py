@@ -22,7 +22,13 @@ from nupi.violations.base import Reduce
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
+__all__ = ["REDUCES", "PeerRefusedError", "Reduce", "total", "world_size"]
+
 REDUCES: tuple[Reduce, ...] = get_args(Reduce)
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 class PeerRefusedError(RuntimeError):

@@ -16,10 +16,13 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
+
+from nupi.optim.checks import number
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,13 +102,17 @@ class HardConcrete(nn.Module):
         clamp: float | None = None,
     ) -> None:
         super().__init__()
+        droprate_init = number("droprate_init", droprate_init)
         if not 0 < droprate_init < 1:
             raise ValueError(
                 f"droprate_init={droprate_init!r} is a probability: it must be between 0 and 1, both excluded"
             )
+        temperature = number("temperature", temperature)
         if not 0 < temperature < math.inf:
             raise ValueError(f"temperature={temperature!r} must be positive and finite; the usual one is 2/3")
-        if len(stretch) != 2 or not (-math.inf < stretch[0] < 0 and 1 < stretch[1] < math.inf):
+        ends = tuple(stretch) if isinstance(stretch, Sequence) else ()
+        low, high = map(partial(number, "each end of stretch"), ends if len(ends) == 2 else (0.0, 0.0))
+        if not (-math.inf < low < 0 and 1 < high < math.inf):
             raise ValueError(
                 f"stretch={stretch!r} must be finite and reach beyond [0, 1] on both sides, as (-0.1, 1.1) does; "
                 "without it a gate is never exactly 0 or 1"
@@ -126,7 +133,7 @@ class HardConcrete(nn.Module):
             )
         self.droprate_init = droprate_init
         self.temperature = temperature
-        self.stretch = (float(stretch[0]), float(stretch[1]))
+        self.stretch = (low, high)
         self.clamp = clamp
         size = tuple(shape) if isinstance(shape, Sequence) else (operator.index(shape),)
         wide = torch.promote_types(torch.get_default_dtype(), torch.float32)

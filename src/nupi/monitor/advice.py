@@ -55,10 +55,9 @@ def against_divergence(case: Case, swing: Swing | None) -> str:
         less = f"Set ki to about {short(min(ki, case.ki / 2))} (now {short(case.ki)})"
         return f"{less} and kp to about {short(kp)} (now {short(case.kp)})"
     if case.ki > 0.0:
-        return (
-            f"Lower ki from {short(case.ki)} to {short(case.ki / 10)} and kp from {short(case.kp)} to "
-            f"{short(case.kp / 10)}; if it still grows, lower the step size of the model"
-        )
+        too = f" and kp from {short(case.kp)} to {short(case.kp / 10)}" if case.kp > 0.0 else ""
+        less = f"Lower ki from {short(case.ki)} to {short(case.ki / 10)}{too}"
+        return f"{less}; if it still grows, lower the step size of the model"
     return "Lower the step size of the dual optimizer tenfold; if it still grows, that of the model"
 
 

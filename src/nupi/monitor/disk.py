@@ -1,6 +1,6 @@
 """A record on disk: appended to while a run goes on, readable at any moment, of bounded size.
 
-The file is a line that says what it is, then frames: four letters, the length in bytes, the content.
+The file is a line that says what it is, then frames: four letters, the length in bytes, a checksum, the content.
 
 | frame  | content                                                                            |
 | ------ | ---------------------------------------------------------------------------------- |
@@ -16,22 +16,26 @@ import ctypes
 import io
 import json
 import struct
+import zlib
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
 from nupi.monitor.columns import Columns
-from nupi.monitor.record import VERSION, GainHistory, Record
+from nupi.monitor.record import GainHistory, Record
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
 
 FILE = "record.nupi"
-_MAGIC = b"nupi record\n"
-_FRAME = struct.Struct("<4sQ")
+VERSION = 2  # of the file; what it holds has a version of its own
+_MAGIC = b"nupi record 2\n"
+_MAGIC_OF_1 = b"nupi record\n"
+_FRAME = struct.Struct("<4sQI")
+_MOST_STEPS = 2.0**53  # up to which a float64 counts
 _REWRITE = 2**24  # bytes; a file that has grown by more than this, and four times a snapshot, is written anew
 
 
@@ -82,7 +86,7 @@ class Writer:
         new.replace(self.path)
 
     def _frame(self, tag: bytes, content: bytes) -> None:
-        self._file.write(_FRAME.pack(tag, len(content)))
+        self._file.write(_FRAME.pack(tag, len(content), zlib.crc32(content)))
         self._file.write(content)
         self._grown = getattr(self, "_grown", 0) + len(content)
 
@@ -92,7 +96,7 @@ def read(path: str | os.PathLike[str]) -> Record:
 
     Raises:
         FileNotFoundError: there is no record.
-        ValueError: what is there is no record, or one of another version.
+        ValueError: what is there is no record, one of another version, or damaged.
 
     Example:
         >>> import tempfile
@@ -115,16 +119,40 @@ def read(path: str | os.PathLike[str]) -> Record:
             f"{path}: there is no record here; a run writes one with nupi.Monitor(lagrangian, path=...)"
         )
     content = memoryview(file.read_bytes())
+    if bytes(content[: len(_MAGIC_OF_1)]) == _MAGIC_OF_1:
+        _refuse_version(1)
     if bytes(content[: len(_MAGIC)]) != _MAGIC:
         raise ValueError(f"{file} is no record of nupi")
+    try:
+        record = _read_frames(content)
+    except _DamagedError as damage:
+        raise ValueError(
+            f"{file} is damaged: byte {damage}, or one after it, is not what was written; take the record from a copy"
+        ) from None
+    if record is None:
+        raise ValueError(f"{file} ends before its first step; the run that writes it has only just begun")
+    return record
+
+
+class _DamagedError(Exception):
+    """The content of a frame does not have the checksum that was written with it."""
+
+
+def _read_frames(content: memoryview) -> Record | None:
     record: Record | None = None
     at = len(_MAGIC)
     while at + _FRAME.size <= len(content):
-        tag, length = _FRAME.unpack_from(content, at)
+        begun = at
+        tag, length, checksum = _FRAME.unpack_from(content, at)
         at += _FRAME.size
         frame = content[at : at + length]
         at += length
-        if tag != b"ROWS" and len(frame) < length:
+        if tag == bytes(4):
+            break  # zeros after a power cut
+        cut_off = len(frame) < length
+        if not cut_off and zlib.crc32(frame) != checksum and not _ends_in_zeros(tag, frame):
+            raise _DamagedError(begun)
+        if tag != b"ROWS" and cut_off:
             break
         if tag == b"HEAD":
             record = _from_head(json.loads(bytes(frame)))
@@ -136,17 +164,26 @@ def read(path: str | os.PathLike[str]) -> Record:
             _add_gains(record, *json.loads(bytes(frame)))
         elif tag == b"ROWS":
             record.add(_rows(frame, record))
-    if record is None:
-        raise ValueError(f"{file} ends before its first step; the run that writes it has only just begun")
+        else:
+            raise _DamagedError(begun)
     return record
+
+
+def _ends_in_zeros(tag: bytes, frame: memoryview) -> bool:
+    """Whether a power cut has taken the last of some rows; what is left of them can be read."""
+    return tag == b"ROWS" and len(frame) >= 16 and bytes(frame[-16:]) == bytes(16)
+
+
+def _refuse_version(version: object) -> NoReturn:
+    raise ValueError(
+        f"this record is of version {version!r}, and this nupi reads version {VERSION}; "
+        "open it with the nupi that wrote it"
+    )
 
 
 def _from_head(head: dict[str, Any]) -> Record:
     if head.get("version") != VERSION:
-        raise ValueError(
-            f"this record is of version {head.get('version')!r}, and this nupi reads version {VERSION}; "
-            "open it with the nupi that wrote it"
-        )
+        _refuse_version(head.get("version"))
     return Record(Columns.from_described(head["columns"]), head["keep"], head["info"])
 
 
@@ -166,7 +203,8 @@ def _rows(frame: memoryview, record: Record) -> torch.Tensor:
         return torch.empty(0, width, dtype=torch.float64)
     rows = torch.frombuffer(bytearray(frame[: 8 * width * whole]), dtype=torch.float64).reshape(whole, width)
     last = torch.cat([torch.tensor([float(record.last_step)], dtype=torch.float64), rows[:-1, 0]])
-    good = int((rows[:, 0] > last).long().cumprod(0).sum())
+    counts = (rows[:, 0] > last) & (rows[:, 0] < _MOST_STEPS)
+    good = int(counts.long().cumprod(0).sum())
     return rows[:good]
 
 

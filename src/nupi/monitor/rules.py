@@ -158,9 +158,10 @@ def stuck(case: Case) -> Finding | None:
     if not bool(answers.stays) or answer.violation < 1e-3 * case.size:
         return None
     fell = answer.last * answer.multiplier / 4.0
+    last = f"took {advice.short(fell)} off" if fell >= 0.0 else f"added {advice.short(-fell)} to"
     numbers = (
         f"the violation is still {advice.short(answer.violation)} and the multiplier has grown to "
-        f"{advice.short(answer.multiplier)}; its last quarter took {advice.short(fell)} off the violation"
+        f"{advice.short(answer.multiplier)}; its last quarter {last} the violation"
     )
     if bool(answers.out_of_reach):
         if bool(answers.saturates):

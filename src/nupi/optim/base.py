@@ -113,17 +113,19 @@ class DualOptimizer(Updated, Optimizer):
             state, first = self.ready_state(works[0])
             self._move(works[0], state, first=first)
             return
-        alike, batching = [], self._batching()
+        # A compiler fuses by itself; torch 2.6's does not know the `id` of a group either.
+        alike, batching = [], {} if torch.compiler.is_compiling() else self._batching()
         for work in works:
             if work.rows is not None:
                 move_rows(self, work)
                 continue
             state, first = self.ready_state(work)
-            if "started" in state or work.param.dtype.itemsize < _WIDE or not batching[id(work.group)]:
+            single = "started" in state or work.param.dtype.itemsize < _WIDE
+            if single or not batching or not batching[id(work.group)]:
                 self._move(work, state, first=first)
             else:
                 alike.append((work, state, first))
-        for batch in self.batches(alike):
+        for batch in self.batches(alike) if alike else ():
             group, bounds = batch.works[0].group, batch.works[0].bounds
             e = [work.error for work in batch.works]
             self.move(batch.theta, batch.state, e, self.scaled_gains(group), group, bounds, first=batch.first)
@@ -196,8 +198,6 @@ class DualOptimizer(Updated, Optimizer):
         """Whether kernels that move many tensors serve this group: they take numbers, and pay from two tensors on."""
         foreach = group["foreach"]
         if foreach is False or (foreach is None and len(group["params"]) == 1):
-            return False
-        if torch.compiler.is_compiling():  # which fuses by itself
             return False
         return not any(isinstance(group[name], torch.Tensor) for name in self.gain_names)
 

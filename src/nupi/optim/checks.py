@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from numbers import Real
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -42,6 +43,30 @@ def check_parameter(param: torch.Tensor) -> None:
         raise TypeError(
             f"params must be floating-point multipliers, but one is {param.dtype}; make it float32"
         )
+
+
+def number(name: str, value: Any) -> float:
+    """A number of any library as a plain float, infinite if it is too large for one; or an error that names it."""
+    try:
+        found = None if isinstance(value, (bool, str, bytes)) else float(value)
+    except OverflowError:
+        found = math.inf if value > 0 else -math.inf
+    except (TypeError, ValueError, RuntimeError):  # RuntimeError: a tensor of several numbers
+        found = None
+    if found is None:
+        raise TypeError(f"{name} must be a number, but {value!r} is a {type(value).__name__}")
+    return found
+
+
+def whole(name: str, count: object, least: int = 1) -> int:
+    """A count as an int, or an error that names it."""
+    try:
+        found = index(count)  # type: ignore[arg-type]
+    except TypeError:
+        found = least - 1
+    if isinstance(count, bool) or found < least:
+        raise ValueError(f"{name}={count!r} must be a whole number, at least {least}")
+    return found
 
 
 def checked_gain(name: str, gain: Gain, param: torch.Tensor) -> Gain:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
+from nupi.optim.checks import whole
 from nupi.rates import gaps
 from nupi.rates.expressions import number
-from nupi.rates.groups import Groups, whole
+from nupi.rates.groups import Groups
 from nupi.rates.ranking import AtThreshold, RocAuc
 from nupi.rates.rate import Rate
 from nupi.rates.records import COLUMNS, Scores, Sums

@@ -33,8 +33,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias, get_args
 
 import torch
 
+from nupi.optim.checks import whole
 from nupi.rates.decisions import Soft
-from nupi.rates.groups import Groups, whole
+from nupi.rates.groups import Groups
 from nupi.rates.records import Rows, Sums
 from nupi.violations import Indexed
 
@@ -89,6 +90,13 @@ class Tally:
 
     rows: torch.Tensor
     predictions: torch.Tensor
+
+    def __post_init__(self) -> None:
+        if self.rows.shape != self.predictions.shape:
+            raise ValueError(
+                f"rows has shape {tuple(self.rows.shape)} and predictions {tuple(self.predictions.shape)}; "
+                "both must have one number for each condition and group"
+            )
 
     @classmethod
     def of(
@@ -162,7 +170,9 @@ class _Criterion:
     conditions: ClassVar[tuple[Condition, ...]]
 
     def __post_init__(self) -> None:
-        if whole("groups", self.groups) < 2:
+        # A plain int, whatever came, so that sizes are plain ints too; the class is frozen to its users.
+        object.__setattr__(self, "groups", whole("groups", self.groups))
+        if self.groups < 2:
             raise ValueError(f"groups={self.groups}: a gap needs at least 2 groups to be between")
         if self.against not in get_args(Against):
             raise ValueError(f"against={self.against!r}: choose one of {', '.join(get_args(Against))}")

@@ -13,10 +13,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from operator import index
 from typing import TYPE_CHECKING, TypeAlias
 
 import torch
+
+from nupi.optim.checks import whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -151,17 +152,6 @@ def crossed(**attributes: int) -> Groups:
     if len(attributes) < 2:
         raise ValueError(f"crossed needs at least two attributes, but {attributes} came")
     return Groups(Groups.of(attributes).attributes, crossed=True)
-
-
-def whole(name: str, count: object, least: int = 1) -> int:
-    """A count as an int, or an error that names it."""
-    try:
-        number = index(count)  # type: ignore[arg-type]
-    except TypeError:
-        number = least - 1
-    if isinstance(count, bool) or number < least:
-        raise ValueError(f"{name}={count!r} must be a whole number, at least {least}")
-    return number
 
 
 def may_look(rows: torch.Tensor) -> bool:

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import torch
 
+from nupi.optim.checks import whole
 from nupi.rates.expressions import Expression, Interval
-from nupi.rates.groups import whole
 
 if TYPE_CHECKING:
     from nupi.rates.rate import Leaf

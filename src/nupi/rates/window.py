@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nupi.rates.groups import whole
+from nupi.optim.checks import whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import torch
 
+from nupi.optim.checks import number
 from nupi.plant.optimizers import Scaling, check_optimizers, scalings
 from nupi.plant.response import preconditioner
 from nupi.violations import Target, as_violation
@@ -111,17 +112,19 @@ def suggest_gains(
     if (lr is None) == (primal is None):
         raise ValueError(f"give either lr or primal, but lr={lr} and primal={primal} came")
     for name, value in (("lr", lr), ("steps", steps), ("ki", ki)):
-        if value is not None and not 0.0 < value < math.inf:
-            raise ValueError(f"{name}={value} must be positive and finite")
+        given = 1.0 if value is None else number(name, value)
+        if not 0.0 < given <= torch.finfo(torch.float32).max:
+            raise ValueError(f"{name}={given:g} must be positive and finite, in float32 too")
     if steps is not None and steps < 1.0:
         raise ValueError(f"steps={steps} must be at least 1: it is a number of primal steps")
-    if not 0.0 <= momentum < 1.0:
+    if not 0.0 <= number("momentum", momentum) < 1.0:
         raise ValueError(f"momentum={momentum} must be in [0, 1), as SGD's is")
     parameters = [
         p for p in (model.parameters() if isinstance(model, torch.nn.Module) else model) if p.requires_grad
     ]
     if not parameters:
         raise ValueError("model has no parameter that requires a gradient; unfreeze what is to be trained")
+    value = lagrangian(loss, violations)
     for name, measure in (("loss", loss), *((f"violations[{key!r}]", v) for key, v in violations.items())):
         if isinstance(measure, torch.Tensor) and not bool(measure.isfinite().all()):
             raise ValueError(
@@ -131,7 +134,7 @@ def suggest_gains(
     found = None if primal is None else _scalings(primal)
     if found is not None:
         parameters = [one.parameter for one in found]
-    slopes = _gradients(lagrangian(loss, violations), parameters, create_graph=True)
+    slopes = _gradients(value, parameters, create_graph=True)
     suggestions = {}
     for name, violation in violations.items():
         errors = _errors(lagrangian, name, violation)
@@ -145,6 +148,11 @@ def suggest_gains(
         else:
             assert ki is not None
             gains = _damping(slope, curvature, eta, ki)
+        if not all(bool(gain.isfinite().all()) for gain in gains):
+            raise ValueError(
+                f"the gains of {name!r} would not be finite: its slope is {slope.max():.3g} in the metric of the "
+                f"model's step of {eta:.3g}; divide the violation by its scale, or give another lr, steps or ki"
+            )
         suggestions[name] = Suggestion(*gains, slope, curvature)
     return suggestions
 
