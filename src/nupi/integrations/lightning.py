@@ -97,7 +97,9 @@ class ConstrainedCallback(*_CALLBACKS):  # type: ignore[misc]
         self._handles: list[RemovableHandle] = []
         self._state: dict[str, Any] | None = None  # of the checkpoint, until the dual optimizer is there
         self._rows = 1
-        self._waiting: dict[str, Any] | None = None  # violations of a step that evaluates its objective several times
+        self._waiting: dict[str, Any] | None = (
+            None  # violations of a step that evaluates its objective several times
+        )
         self._step = -1  # the number of the last step that the multipliers have taken part in
 
     # --- the beginning and the end ---
