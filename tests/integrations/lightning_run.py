@@ -12,6 +12,7 @@ import nupi
 from nupi.integrations.lightning import ConstrainedCallback, ConstrainedMixin
 
 NUPI = partial(nupi.NuPI, ki=0.3, kp=1.0, nu=0.9)
+LBFGS = {"lr": 0.5, "max_iter": 5, "line_search_fn": "strong_wolfe"}
 
 
 def package(name):
@@ -92,6 +93,30 @@ def module(pl, kind="mixin", dual=NUPI, tolerance=0.02):
                 optimizer.zero_grad()
 
     return {"mixin": WithMixin, "callback": Plain, "manual": Manual}[kind]()
+
+
+def lbfgs_module(pl, *, own_loop):
+    """A module whose optimizer evaluates its objective several times a step."""
+
+    class Quick(type(module(pl, "callback"))):
+        def configure_optimizers(self):
+            return torch.optim.LBFGS(self.model.parameters(), **LBFGS)
+
+    class OwnLoop(Quick):
+        def training_step(self, batch, _):
+            optimizer = self.optimizers()
+
+            def closure():
+                optimizer.zero_grad()
+                value = self.lagrangian(*evaluate(self.model, batch))
+                self.manual_backward(value)
+                return value
+
+            optimizer.step(closure)
+
+    found = (OwnLoop if own_loop else Quick)()
+    found.automatic_optimization = not own_loop
+    return found
 
 
 def trainer(pl, steps, **more):

@@ -57,6 +57,33 @@ def test_a_module_trains_as_a_plain_loop_does(pl, kind, batches):
     assert_close(found.state_dict(), *plain_loop(6))
 
 
+@pytest.mark.parametrize("kind", ["mixin", "own loop"])
+def test_lbfgs_evaluates_often_and_the_multiplier_moves_once_a_step(pl, kind):
+    """By hand: all evaluations of a step have the same multiplier, and it moves on the first violation of each."""
+    model, multiplier, errors = run.network(), 0.0, []
+    primal = torch.optim.LBFGS(model.parameters(), **run.LBFGS)
+    for _ in range(4):
+        calls = []
+
+        def closure(multiplier=multiplier, calls=calls):
+            primal.zero_grad()
+            loss, violations = run.evaluate(model, run.data(64).tensors)
+            calls.append(violations["rate"].item())
+            value = loss + multiplier * violations["rate"]
+            value.backward()
+            return value
+
+        primal.step(closure)
+        assert len(calls) > 2
+        errors.append(calls[0])
+        multiplier = oracles.nupi(errors, 0.0, 0.3, 1.0, 0.9, "bumpless", "conditional", low=0.0)[-1]
+    logger, found = Kept(pl), run.lbfgs_module(pl, own_loop=kind == "own loop")
+    run.trainer(pl, 4, logger=logger, log_every_n_steps=1).fit(found, run.loader(64, 64))
+    assert_close(found.state_dict(), model, multiplier)
+    logged = [row["nupi/rate/violation"] for row in logger.rows if "nupi/loss" in row]
+    assert logged == pytest.approx(errors, abs=1e-5)
+
+
 @pytest.mark.parametrize("kind", ["mixin", "manual"])
 def test_a_run_goes_on_from_its_checkpoint_bit_for_bit(pl, kind, tmp_path):
     whole = run.module(pl, kind)

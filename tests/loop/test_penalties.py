@@ -56,6 +56,18 @@ def test_nupi_is_gradient_ascent_on_the_augmented_lagrangian_of_equalities(seed,
     torch.testing.assert_close(theta, multiplier + c * before_last, rtol=1e-9, atol=1e-9 * max(1.0, scale))
 
 
+def test_on_equalities_the_two_differ_by_rounding_alone():
+    """The page says 2e-16 for the median and 1e-15 for the maximum."""
+    apart = []
+    for seed in range(20):
+        for c, ki in ((0.5, 0.1), (2.0, 0.3), (5.0, 1.0)):
+            ours, _ = path(seed, nupi.Equality, partial(nupi.NuPI, ki=ki, kp=c, init="error"), None, 40)
+            ascent, _ = path(seed, nupi.Equality, partial(nupi.NuPI, ki=ki), c, 40)
+            apart.append(((ours - ascent).abs().max() / ascent.abs().max()).item())
+    assert max(apart) < 1.5e-15
+    assert sorted(apart)[30] < 3e-16
+
+
 def test_a_penalty_and_kp_add_up_on_equalities():
     both, _ = path(0, nupi.Equality, partial(nupi.NuPI, ki=0.2, kp=0.5, init="error"), 1.5, 40)
     alone, _ = path(0, nupi.Equality, partial(nupi.NuPI, ki=0.2), 2.0, 40)

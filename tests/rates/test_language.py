@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import math
 import pickle
 
 import fairlearn.metrics
@@ -253,6 +254,7 @@ def test_a_smaller_temperature_comes_closer_to_the_decision():
         (rates.recall(groups=3).min() / rates.recall(groups=3).max()) >= 0.8,
         rates.cross_entropy(groups=3) <= 0.2,
         rates.roc_auc(groups=3) >= 0.99,
+        rates.pr_auc(groups=3) >= 0.99,
         (1 / rates.precision_at_recall(0.8)) <= 1.1,
         rates.recall_at_precision(0.7) >= 0.9,
         (rates.accuracy() >= 0.9).surrogate("hinge", temperature=0.5),
@@ -275,6 +277,13 @@ def test_ranking_rates_are_scikit_learns():
     auc = rates.roc_auc(groups=3).measure([(logits, labels, groups)])
     expected = [sk.roc_auc_score(labels[groups == g], logits[groups == g]) for g in range(3)]
     np.testing.assert_allclose(auc, expected, atol=1e-12)
+    weights = torch.rand(400, generator=torch.Generator().manual_seed(1)).double()
+    area = rates.pr_auc(groups=3).measure([(logits, labels, groups, weights)])
+    chosen = [groups == g for g in range(3)]
+    expected = [
+        sk.average_precision_score(labels[g], logits[g], sample_weight=weights[g].numpy()) for g in chosen
+    ]
+    np.testing.assert_allclose(area, expected, atol=1e-12)
     precision, recall, _ = sk.precision_recall_curve(labels, logits)  # recall falls along it
     for bound in (0.3, 0.8, 1.0):
         found = rates.precision_at_recall(bound).measure([(logits, labels)]).item()
@@ -283,6 +292,22 @@ def test_ranking_rates_are_scikit_learns():
         found = rates.recall_at_precision(bound).measure([(logits, labels)]).item()
         assert found == pytest.approx(recall[:-1][precision[:-1] >= bound].max(initial=0), abs=1e-12)
     assert rates.recall_at_precision(1.0).measure([(torch.ones(4), torch.tensor([0, 1, 0, 1]))]).item() == 0
+
+
+def test_the_soft_average_precision_counts_rows_above_by_sigmoids():
+    logits, labels, _ = rows(30)
+    precisions = []
+    for i in range(30):
+        if labels[i]:
+            above = [1.0 if j == i else 1 / (1 + math.exp((logits[i] - logits[j]) / 0.5)) for j in range(30)]
+            hits = sum(share for share, label in zip(above, labels, strict=True) if label)
+            precisions.append(hits / sum(above))
+    soft = (rates.pr_auc() >= 0.0).surrogate("sigmoid", temperature=0.5).soft(logits, labels)
+    assert -dense(soft).item() == pytest.approx(sum(precisions) / len(precisions))
+    near = (rates.pr_auc() >= 0.0).surrogate("sigmoid", temperature=1e-5).soft(logits, labels)
+    assert -dense(near).item() == pytest.approx(sk.average_precision_score(labels, logits), abs=1e-6)
+    with pytest.raises(ValueError, match="surrogate='hinge' does not bound PR AUC"):
+        (rates.pr_auc() >= 0.5).surrogate("hinge").soft(logits, labels)
 
 
 @settings(max_examples=settings.default.max_examples // 2)
@@ -325,6 +350,7 @@ def test_precision_of_no_decision_is_not_known():
         rates.precision(groups=2) >= 0.5,
         rates.accuracy() >= 0.5,
         rates.roc_auc() >= 0.5,
+        rates.pr_auc() >= 0.5,
         rates.precision_at_recall(0.5) >= 0.5,
     ],
     ids=str,

@@ -97,6 +97,10 @@ class ConstrainedCallback(*_CALLBACKS):  # type: ignore[misc]
         self._handles: list[RemovableHandle] = []
         self._state: dict[str, Any] | None = None  # of the checkpoint, until the dual optimizer is there
         self._rows = 1
+        self._waiting: dict[str, Any] | None = (
+            None  # violations of a step that evaluates its objective several times
+        )
+        self._step = -1  # the number of the last step that the multipliers have taken part in
 
     # --- the beginning and the end ---
 
@@ -125,6 +129,7 @@ class ConstrainedCallback(*_CALLBACKS):  # type: ignore[misc]
         """Have a dual optimizer, with the state of the checkpoint."""
         assert self._lagrangian is not None
         self._seen.taken()  # a run that was ended between two micro-batches has left something here
+        self._waiting, self._step = None, -1
         if self.dual is None:
             self.dual = make_dual(self._given, self._lagrangian, _steps(trainer), list(trainer.optimizers))
         if self._state is not None:
@@ -141,19 +146,41 @@ class ConstrainedCallback(*_CALLBACKS):  # type: ignore[misc]
 
     def _hear(self, trainer: Any, loss: torch.Tensor, violations: Any, value: torch.Tensor) -> None:
         if trainer.training and torch.is_grad_enabled():
+            if trainer.global_step == self._step:
+                return  # the closure of the same step again, as LBFGS calls it
             self._seen.add(violations)
             self._numbers.note("nupi/loss", loss)
             self._numbers.note("nupi/lagrangian", value)
         elif trainer.validating or trainer.testing:
             self._evaluation.add(violations, self._rows, loss)
 
-    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:  # noqa: ARG002
-        """Ascend on what was heard since the last step, and log."""
+    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+        """Ascend on what was heard since the last step, and log; once a step, however often it calls its closure."""
         if not self._seen.batches:
-            return  # the step of an optimizer that has no part in the Lagrangian
+            return  # an optimizer that has no part in the Lagrangian, or the closure again
+        self._ascend_on_the_waiting(pl_module)
+        self._step, self._waiting = trainer.global_step, self._seen.taken()
+        if not isinstance(optimizer, torch.optim.LBFGS):
+            self._ascend_on_the_waiting(pl_module)
+
+    def on_train_batch_end(
+        self,
+        trainer: Any,  # noqa: ARG002 - Lightning's signature
+        pl_module: Any,
+        outputs: Any,  # noqa: ARG002
+        batch: Any,  # noqa: ARG002
+        batch_idx: int,  # noqa: ARG002
+    ) -> None:
+        """Ascend after a step of LBFGS: within it, all evaluations need the same multipliers."""
+        self._ascend_on_the_waiting(pl_module)
+
+    def _ascend_on_the_waiting(self, pl_module: Any) -> None:
+        if self._waiting is None:
+            return
         assert self._lagrangian is not None
         assert self.dual is not None
-        self._lagrangian.ascend(self.dual, self._seen.taken())
+        violations, self._waiting = self._waiting, None
+        self._lagrangian.ascend(self.dual, violations)
         shown = ("/violation", "/multiplier")
         for name, number in self._numbers.taken().items():
             pl_module.log(name, number, prog_bar=self.prog_bar and name.endswith(shown), on_step=True)

@@ -13,7 +13,7 @@ from nupi.optim.checks import whole
 from nupi.rates import gaps
 from nupi.rates.expressions import number
 from nupi.rates.groups import Groups
-from nupi.rates.ranking import AtThreshold, RocAuc
+from nupi.rates.ranking import AtThreshold, PrAuc, RocAuc
 from nupi.rates.rate import Rate
 from nupi.rates.records import COLUMNS, Scores, Sums
 
@@ -300,6 +300,18 @@ def roc_auc(*, groups: Of = None) -> RocAuc:
         0.50
     """
     return RocAuc("ROC AUC", Scores(Groups.of(groups)))
+
+
+def pr_auc(*, groups: Of = None) -> PrAuc:
+    """The area under the precision-recall curve, as the average precision: the mean of the precisions at positive rows.
+
+    Example:
+        >>> import torch
+        >>> rows = [(torch.tensor([2.0, 1.0, 3.0, -1.0, -2.0]), torch.tensor([1.0, 1.0, 0.0, 1.0, 0.0]))]
+        >>> print(f"{pr_auc().measure(rows).item():.2f}")
+        0.64
+    """
+    return PrAuc("PR AUC", Scores(Groups.of(groups)))
 
 
 def precision_at_recall(recall: float, *, groups: Of = None) -> AtThreshold:

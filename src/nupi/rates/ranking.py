@@ -1,13 +1,15 @@
-"""Rates of the order in which a model puts the rows: ROC AUC, precision at recall, recall at precision.
+"""Rates of the order in which a model puts the rows: ROC AUC, PR AUC, precision at recall, recall at precision.
 
 They belong to no decision at 0. ROC AUC is the share of pairs of a positive and a negative row that are in the
 right order; its surrogate puts the sigmoid (or the hinge's bounds) of the difference of the two logits in place
-of the comparison. The other two are rates at a threshold that the rows themselves give: the highest at which recall
+of the comparison. PR AUC is the average precision: the mean, over positive rows, of the precision at the threshold that
+just accepts the row; its surrogate counts the rows above it by sigmoids of differences (Smooth-AP, Brown et al.,
+2020). The other two are rates at a threshold that the rows themselves give: the highest at which recall
 is at least r, and the lowest at which precision is at least p. Their surrogates are the soft rates at that threshold,
 which is a logit of one of the rows and moves with it (the quantile form of Mackey et al., 2018; Eban et al., 2017,
 train the threshold instead).
 
-ROC AUC compares all pairs of a batch, so that its soft form takes rows^2 memory. Hard forms sort.
+ROC AUC and PR AUC compare all pairs of a batch, so that their soft forms take rows^2 memory. Hard forms sort.
 """
 
 from __future__ import annotations
@@ -53,6 +55,29 @@ class RocAuc(Leaf):
             ]
         lower, upper = (end / torch.where(pairs > 0, pairs, 1.0) for end in ends)
         return Interval(lower, upper, torch.minimum(positive.sum(0), negative.sum(0)))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PrAuc(Leaf):
+    """The average precision: the mean, over a group's positive rows, of the precision at each one's own score."""
+
+    def read(self, record: torch.Tensor, soft: Soft | None) -> Interval:
+        """Over the positive rows of each group."""
+        scores, positive, negative = _by_group(record)
+        total = positive.sum(0)
+        if soft is None:
+            steps = _ordered(scores, positive, negative)
+            at, hits, misses = steps.positive, steps.positive.cumsum(0), steps.negative.cumsum(0)
+        else:
+            above = decide((scores - scores.unsqueeze(1)).reshape(-1, 1), _only_sigmoid(self.name, soft))
+            itself = torch.eye(len(scores), dtype=torch.bool, device=scores.device)
+            above_or_at = torch.where(itself, 1.0, above.upper.view(len(scores), -1))
+            at, hits, misses = positive, above_or_at @ positive, above_or_at @ negative
+        accepted = hits + misses
+        precision = hits / torch.where(accepted > 0, accepted, 1.0)
+        value = (at * precision).sum(0) / torch.where(total > 0, total, 1.0)
+        value = torch.where(scores.isnan().any(), torch.nan, value)
+        return Interval(value, value, total.detach())
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -1,6 +1,7 @@
 """scikit-learn's own checks of an estimator."""
 
-from sklearn.utils.estimator_checks import parametrize_with_checks
+import pytest
+from sklearn.utils.estimator_checks import check_estimator, parametrize_with_checks
 
 from nupi.integrations.sklearn import ConstrainedClassifier
 
@@ -26,3 +27,9 @@ def expected_failures(estimator):
 )
 def test_an_estimator_like_any_other(estimator, check):
     check(estimator)
+
+
+@pytest.mark.nightly
+@pytest.mark.filterwarnings("ignore")  # check_estimator warns of each check that it leaves out
+def test_as_it_comes_it_passes_every_check():
+    check_estimator(ConstrainedClassifier())
