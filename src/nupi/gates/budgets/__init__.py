@@ -73,9 +73,11 @@ class Budget:
         *,
         unit: str,
         limit: float,
+        model: nn.Module | None = None,
     ) -> None:
         self._gates = gates
         self._share = share
+        self._unchecked = model
         self.unit, self.limit = unit, limit
         with torch.no_grad():
             everything = torch.cat([gate.is_open() for gate in gates])
@@ -83,6 +85,9 @@ class Budget:
 
     def __call__(self) -> torch.Tensor:
         """The violation: the share at test time minus the limit, with the gradient of the expected share."""
+        if self._unchecked is not None:  # once, as training starts: is the model still one that uses its gates?
+            gated_layers(self._unchecked)
+            self._unchecked = None
         expected = self.expected()
         return self.realised() - self.limit + (expected - expected.detach())
 
@@ -195,7 +200,7 @@ def budget(
         )
     call = Call.of(example)
     share, stuck = _share(model, call, unit), stuck_for_good(model, call)
-    made = Budget([layer.gate for layer in layers.values()], share, unit=unit, limit=float(limit))
+    made = Budget([layer.gate for layer in layers.values()], share, unit=unit, limit=float(limit), model=model)
     why = "".join(f"; channels of {layer!r} cannot go: {reason}" for layer, reason in list(stuck.items())[:3])
     why += f"; and those of {len(stuck) - 3} more layers" if len(stuck) > 3 else ""
     if made.smallest > limit:
