@@ -43,10 +43,7 @@ def table() -> list[dict[str, Any]]:
             each for each in found if (each["task"], each["method"], each["asked"]) == (task, method, asked)
         ]
         dense = [each for each in found if (each["task"], each["method"]) == (task, "dense")]
-        mean = {
-            column: statistics.fmean(float(each[column]) for each in runs)
-            for column in COLUMNS[4:]
-        }
+        mean = {column: statistics.fmean(float(each[column]) for each in runs) for column in COLUMNS[4:]}
         full = {column: statistics.fmean(float(each[column]) for each in dense) for column in mean}
         lines.append(
             {
