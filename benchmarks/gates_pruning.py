@@ -1,10 +1,14 @@
-"""What gates under a budget are worth, beside magnitude pruning and L1: same FLOPs, same number of training steps.
+"""What gates under a budget are worth, beside magnitude pruning and L1: same FLOPs, same training time.
 
-Every method trains for `FIRST` of the steps, is made small, and trains on as a plain small network for the rest, on one
-cosine schedule of the learning rate. The gates choose while they train, under a budget on the FLOPs. Magnitude pruning
-trains densely, then takes out the channels with the smallest weights. L1 trains with a penalty on the scales of the
-norms (Liu and others, 2017), then takes out the channels with the smallest scales. Torch-pruning does the surgery for
-these two where it can. All three may prune the same layers.
+Every method trains for `FIRST` of its time, is made small, and trains on as a plain small network for the rest, on one
+cosine schedule of the learning rate. The time is that of so many steps of the dense network. A step with gates costs
+more and a step of a small network less, so every method takes as many steps as fit; what a step costs is measured when
+the run needs it, beside the dense step. The surgery is not part of the time, and has a column of its own.
+
+The gates choose while they train, under a budget on the FLOPs. Magnitude pruning trains densely, then takes out the
+channels with the smallest weights. L1 trains with a penalty on the scales of the norms (Liu and others, 2017), then
+takes out the channels with the smallest scales. Torch-pruning does the surgery for these two where it can. All three
+may prune the same layers.
 
     python -m benchmarks.gates_pruning cifar            # a run that is in results.csv already is not run again
     python -m benchmarks.gates_pruning text
@@ -13,8 +17,8 @@ these two where it can. All three may prune the same layers.
 
 from __future__ import annotations
 
+import copy
 import csv
-import math
 import sys
 from time import process_time
 from typing import TYPE_CHECKING, Any
@@ -25,61 +29,20 @@ from torch.utils.flop_counter import FlopCounterMode
 import nupi
 from benchmarks.gates_report import COLUMNS, FIRST, RESULTS, SHARES, read, report
 from benchmarks.gates_tasks import TASKS, Task
+from benchmarks.gates_time import Schedule, Training, cost_of
 from nupi import gates
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from torch import nn
 
 SEEDS = (0, 1, 2)
 
 
-class Schedule:
-    """The batches and the learning rates of one training, from its first step to its last."""
-
-    def __init__(self, task: Task, seed: int) -> None:
-        self.task, self.step = task, 0
-        self.generator = torch.Generator().manual_seed(seed)
-
-    def steps(self, share: float) -> Iterator[tuple[float, Any]]:
-        """The factor of the learning rate and the batch, until this share of the training is over."""
-        while self.step < round(share * self.task.steps):
-            factor = 0.5 * (1 + math.cos(math.pi * self.step / self.task.steps))
-            yield factor, self.task.batch(self.generator)
-            self.step += 1
-
-
-def train(
-    model: nn.Module,
-    schedule: Schedule,
-    until: float,
-    penalty: Callable[[], torch.Tensor] | None = None,
-    after: Callable[[torch.Tensor], torch.Tensor] | None = None,
-    parameters: Any = None,
-    others: tuple[torch.optim.Optimizer, ...] = (),
-) -> None:
-    """Train until a share of the schedule; `penalty` is added to the loss, `after` may replace it."""
-    task = schedule.task
-    optimizer = task.optimizer(model.parameters() if parameters is None else parameters)
-    rates = [group["lr"] for group in optimizer.param_groups]
-    model.train()
-    for factor, batch in schedule.steps(until):
-        for group, rate in zip(optimizer.param_groups, rates, strict=True):
-            group["lr"] = factor * rate
-        loss = task.loss(model, batch)
-        if penalty is not None:
-            loss = loss + penalty()
-        (loss if after is None else after(loss)).backward()
-        for each in (optimizer, *others):
-            each.step()
-            each.zero_grad()
-
-
-def with_gates(task: Task, share: float, seed: int) -> nn.Module:
-    """Train gates under a budget on the FLOPs, harvest, train on."""
-    torch.manual_seed(seed)
-    model, schedule = task.build(), Schedule(task, seed)
+def gated(task: Task, share: float) -> tuple[Training, gates.Budget]:
+    """A network with gates under a budget on its FLOPs, and what trains it."""
+    model = task.build()
     task.attach(model)
     budget = gates.budget(model, task.example, flops=share)
     lagrangian = nupi.Lagrangian({"flops": nupi.Equality()})
@@ -92,13 +55,55 @@ def with_gates(task: Task, share: float, seed: int) -> nn.Module:
         value: torch.Tensor = lagrangian(loss, violations)
         return value
 
-    weights = gates.weight_parameters(model)
-    train(model, schedule, FIRST, after=constrained, parameters=weights, others=(gate,))
-    print(f"{budget!r}  multiplier {lagrangian.multipliers['flops'].item():.2f}", flush=True)
+    return Training(task, model, constrained, gates.weight_parameters(model), (gate,)), budget
+
+
+def penalised(task: Task) -> Training:
+    """A plain network with the L1 penalty in its loss."""
+    model = task.build()
+    penalty = task.l1(model)
+    return Training(task, model, lambda loss: loss + penalty())
+
+
+def finish(small: nn.Module, schedule: Schedule) -> None:
+    """Train a small network for the rest of the time."""
+    task = schedule.task
+    cost = cost_of(lambda: Training(task, copy.deepcopy(small)), task)
+    schedule.follow(Training(task, small), 1.0, cost)
+
+
+def with_gates(schedule: Schedule, share: float) -> tuple[nn.Module, float]:
+    """Train gates under a budget on the FLOPs, harvest, train on: the network, and the seconds of the surgery."""
+    task = schedule.task
+    training, budget = gated(task, share)
+    schedule.follow(training, FIRST, cost_of(lambda: gated(task, share)[0], task))
+    print(budget, flush=True)
+    start = process_time()
     budget.fit()
-    small = gates.harvest(model, task.example, repeats=1).model
-    train(small, schedule, 1.0)
-    return small
+    small = gates.harvest(training.model, task.example, repeats=1).model
+    surgery = process_time() - start
+    finish(small, schedule)
+    return small, surgery
+
+
+def without(
+    schedule: Schedule, method: str, shares: list[float]
+) -> Iterator[tuple[float, nn.Module, float, Schedule]]:
+    """Train a plain network, then prune it to each share and train on; a share of 1 stays as it is."""
+    task = schedule.task
+    training = penalised(task) if method == "l1" else Training(task, task.build())
+    schedule.follow(training, FIRST, cost_of(lambda: penalised(task), task) if method == "l1" else 1.0)
+    for share in shares:
+        small, rest = copy.deepcopy(training.model), schedule.again()
+        start = process_time()
+        if share < 1:
+            small = task.prune(small, method, share * flops(small, task))
+        surgery = process_time() - start
+        if share < 1:
+            finish(small, rest)
+        else:
+            rest.follow(Training(task, small), 1.0, 1.0)
+        yield share, small, surgery, rest
 
 
 def flops(model: nn.Module, task: Task) -> int:
@@ -122,7 +127,7 @@ def milliseconds(model: nn.Module, task: Task) -> float:
 def rows(task: Task, seed: int, done: set[tuple[str, str]]) -> Iterator[dict[str, Any]]:
     """All runs of a seed that are not done."""
 
-    def row(method: str, asked: float, model: nn.Module, seconds: float) -> dict[str, Any]:
+    def row(method: str, asked: float, model: nn.Module, surgery: float, spent: Schedule) -> dict[str, Any]:
         return {
             "task": task.name,
             "method": method,
@@ -132,36 +137,26 @@ def rows(task: Task, seed: int, done: set[tuple[str, str]]) -> Iterator[dict[str
             "parameters": sum(each.numel() for each in model.parameters()),
             "flops": flops(model, task),
             "milliseconds": round(milliseconds(model, task), 3),
-            "seconds": round(seconds, 1),
+            "steps": spent.taken,
+            "dense_steps": round(spent.time, 1),
+            "seconds": round(spent.seconds, 1),
+            "surgery": round(surgery, 1),
         }
 
     for share in SHARES:
         if ("gates", str(share)) not in done:
-            start = process_time()
-            yield row("gates", share, with_gates(task, share, seed), process_time() - start)
+            torch.manual_seed(seed)
+            schedule = Schedule(task, seed)
+            small, surgery = with_gates(schedule, share)
+            yield row("gates", share, small, surgery, schedule)
     for method in ("magnitude", "l1"):
         shares = [share for share in SHARES if (method, str(share)) not in done]
-        wants_dense = method == "magnitude" and ("dense", "1.0") not in done
-        if not shares and not wants_dense:
-            continue
-        torch.manual_seed(seed)
-        model, schedule, start = task.build(), Schedule(task, seed), process_time()
-        penalty = task.l1(model) if method == "l1" else None
-        train(model, schedule, FIRST, penalty)
-        first = process_time() - start
-        state = {name: each.clone() for name, each in model.state_dict().items()}
-        random = schedule.generator.get_state()
-        for share in [*shares, *([1.0] if wants_dense else [])]:
-            small, start = task.build(), process_time()
-            small.load_state_dict(state)
-            rest = Schedule(task, seed)
-            rest.step = schedule.step
-            rest.generator.set_state(random)
-            if share < 1:
-                small = task.prune(small, method, share * flops(small, task))
-            train(small, rest, 1.0)
-            name = method if share < 1 else "dense"
-            yield row(name, share, small, first + process_time() - start)
+        if method == "magnitude" and ("dense", "1.0") not in done:
+            shares.append(1.0)
+        if shares:
+            torch.manual_seed(seed)
+            for share, small, surgery, spent in without(Schedule(task, seed), method, shares):
+                yield row(method if share < 1 else "dense", share, small, surgery, spent)
 
 
 def run(name: str, seeds: tuple[int, ...] = SEEDS) -> None:

@@ -15,9 +15,13 @@ RESULTS = Path(__file__).parents[1] / "results" / "pruning"
 GUIDE = RESULTS.parents[1] / "docs" / "gates.md"
 FIRST = 0.6
 SHARES = (0.5, 0.25)
-COLUMNS = ("task", "method", "asked", "seed", "accuracy", "parameters", "flops", "milliseconds", "seconds")
+COLUMNS = (
+    *("task", "method", "asked", "seed", "accuracy", "parameters", "flops", "milliseconds"),
+    *("steps", "dense_steps", "seconds", "surgery"),
+)
 HEAD = (
-    "| task | method | FLOPs asked | test accuracy (%) | FLOPs left | parameters left | ms | training (s) |"
+    "| task | method | FLOPs asked | test accuracy (%) | FLOPs left | parameters left | ms | steps | training (s) | "
+    "surgery (s) |"
 )
 
 
@@ -39,10 +43,7 @@ def table() -> list[dict[str, Any]]:
             each for each in found if (each["task"], each["method"], each["asked"]) == (task, method, asked)
         ]
         dense = [each for each in found if (each["task"], each["method"]) == (task, "dense")]
-        mean = {
-            column: statistics.fmean(float(each[column]) for each in runs)
-            for column in ("accuracy", "parameters", "flops", "milliseconds", "seconds")
-        }
+        mean = {column: statistics.fmean(float(each[column]) for each in runs) for column in COLUMNS[4:]}
         full = {column: statistics.fmean(float(each[column]) for each in dense) for column in mean}
         lines.append(
             {
@@ -55,7 +56,10 @@ def table() -> list[dict[str, Any]]:
                 "parameters": round(mean["parameters"] / full["parameters"], 3),
                 "flops": round(mean["flops"] / full["flops"], 3),
                 "milliseconds": round(mean["milliseconds"], 1),
+                "steps": round(mean["steps"]),
+                "dense_steps": round(mean["dense_steps"]),
                 "seconds": round(mean["seconds"]),
+                "surgery": round(mean["surgery"], 1),
             }
         )
     return sorted(lines, key=lambda line: (line["task"], -line["asked"], line["method"]))
@@ -95,12 +99,12 @@ def markdown(lines: list[dict[str, Any]]) -> list[str]:
     """The table as docs/gates.md has it."""
     text = [
         HEAD,
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        "|" + " --- |" * (HEAD.count("|") - 1),
     ]
     text += [
         f"| {TASKS[line['task']].title} | {line['method']} | {line['asked']:g} | {line['accuracy']:.1f} ± "
         f"{line['spread']:.1f} | {line['flops']:.3f} | {line['parameters']:.3f} | {line['milliseconds']:.1f} | "
-        f"{line['seconds']} |"
+        f"{line['steps']:,} | {line['seconds']} | {line['surgery']:.1f} |"
         for line in lines
     ]
     return text

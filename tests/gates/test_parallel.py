@@ -1,11 +1,8 @@
-"""Gates under DistributedDataParallel, SyncBatchNorm and torch.compile."""
+"""Gates under DistributedDataParallel and SyncBatchNorm; test_compiled.py has torch.compile."""
 
 import pytest
-import torch
-import torch._inductor.config
 from gates import parallel
 from gates.networks import IMAGES, chain, gated
-from gates.transformers_tiny import gpt2
 from ranks import Ranks
 from torch import nn
 
@@ -49,44 +46,11 @@ def test_a_gated_norm_that_was_converted_to_sync_batch_norm_is_refused():
             what(model)
 
 
-@pytest.mark.filterwarnings("ignore")  # torch's compiler warns of its own doings
-@pytest.mark.parametrize(
-    ("build", "backend"),
-    [
-        ("chain", "aot_eager"),
-        pytest.param("chain", "inductor", marks=pytest.mark.nightly),
-        ("gpt2", "aot_eager"),
-        pytest.param("gpt2", "inductor", marks=pytest.mark.nightly),
-    ],
-)
-def test_a_compiled_model_computes_and_trains_as_the_plain_one(build, backend):
-    torch._dynamo.reset()
-    if build == "chain":
-        model, example = gated(chain), IMAGES
-    else:
-        model, example = gpt2()
-        gates.attach_transformer(model)
-    compiled = torch.compile(model, backend=backend)
-
-    def number(net):
-        output = net(example)
-        return (output if build == "chain" else output.logits).square().mean()
-
-    results = []
-    with torch._inductor.config.patch(fallback_random=True):  # gates draw their noise as eager code does
-        for net in (model, compiled):
-            torch.manual_seed(3)
-            model.train().zero_grad()
-            for module in model.modules():
-                if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                    module.reset_running_stats()
-            loss = number(net)
-            loss.backward()
-            gradients = [phi.grad.clone() for phi in gates.gate_parameters(model)]
-            model.eval()
-            results.append([loss.detach(), number(net).detach(), *gradients])
-    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
-    with pytest.raises(gates.HarvestError, match=r"pass model\._orig_mod"):
-        gates.harvest(compiled, example)
-    with pytest.raises(gates.HarvestError, match=r"pass model\._orig_mod"):
-        gates.budget(compiled, example, flops=0.5)
+def test_a_budget_notices_a_conversion_to_sync_batch_norm_when_training_starts():
+    """Else the gates would close, the network would not use them, and only the harvest would say so."""
+    model = gated(chain)
+    budget = gates.budget(model, IMAGES, flops=0.5)
+    model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="in a SyncBatchNorm, which does not use them"):
+            budget()

@@ -1,8 +1,10 @@
-"""Harvested transformers, saved by `save_pretrained` and loaded as other classes than the one that was saved."""
+"""Harvested transformers, saved, and loaded by nupi, as other classes, and by transformers alone."""
 
 import pytest
 import torch
 import transformers
+from gates.networks import IMAGES as CONVOLUTIONS
+from gates.networks import chain, gated
 from gates.transformers_tiny import TRANSFORMERS, gpt2, lived_in
 from safetensors.torch import load_file, save_file
 
@@ -15,6 +17,16 @@ OTHER_HEADS = {
     "llama": transformers.LlamaForSequenceClassification,
     "vit": transformers.ViTForImageClassification,
 }
+
+
+AUTO_CLASSES = {
+    "bert": transformers.AutoModelForSequenceClassification,
+    "distilbert": transformers.AutoModelForSequenceClassification,
+    "gpt2": transformers.AutoModelForCausalLM,
+    "llama": transformers.AutoModelForCausalLM,
+    "vit": transformers.AutoModelForImageClassification,
+}
+SAYS_HEADS = ("llama", "vit")  # the configs of these have a size of heads
 
 
 def harvested(build):
@@ -89,3 +101,127 @@ def test_a_class_that_lacks_the_layers_is_refused(tmp_path):
         gates.from_pretrained(transformers.GPT2Model, tmp_path)
     with pytest.raises(TypeError, match="must be the class of a model"):
         gates.from_pretrained(transformers.GPT2Config, tmp_path)
+
+
+def with_widths(build, heads=None, units=None):
+    """Harvested with so many heads and units in all blocks, each block its own."""
+    torch.manual_seed(0)
+    model, example = build()
+    gates.attach_transformer(lived_in(model), heads=heads and "*", mlps=units and "*")
+    for layer in gates.gated_layers(model).values():
+        phi = layer.gate.log_alpha.data.fill_(2.0)
+        phi[torch.randperm(len(phi))[heads if layer.size > 1 else units :]] = -5.0
+    return gates.harvest(model, example, repeats=1).model, example
+
+
+@pytest.mark.parametrize(
+    ("build", "heads"),
+    [
+        (each, count)
+        for each in TRANSFORMERS
+        for count in (None, 2)
+        if not count or each.__name__ in SAYS_HEADS
+    ],
+)
+def test_equal_widths_are_said_by_the_config_and_the_class_itself_loads_them(build, heads, tmp_path):
+    small, example = with_widths(build, heads, units=20)
+    assert not hasattr(small.config, "harvested")
+    small.save_pretrained(tmp_path)
+    for model_class in (type(small), AUTO_CLASSES[build.__name__]):
+        again = model_class.from_pretrained(tmp_path).eval()
+        assert type(again) is type(small)
+        torch.testing.assert_close(again(example).logits, small(example).logits, rtol=0, atol=0)
+    again = gates.from_pretrained(type(small), tmp_path).eval()
+    torch.testing.assert_close(again(example).logits, small(example).logits, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("build", TRANSFORMERS, ids=lambda build: build.__name__)
+def test_a_number_of_heads_that_the_config_cannot_say_is_noted_by_block(build):
+    """Three of Llama's four groups are six heads, which do not divide its width of 32; BERT has no size of heads."""
+    small, _ = with_widths(build, heads=3)
+    assert hasattr(small.config, "harvested") == (build.__name__ != "vit")
+
+
+@pytest.mark.parametrize("unit", ["parameters", "flops"])
+@pytest.mark.parametrize("build", TRANSFORMERS, ids=lambda build: build.__name__)
+def test_a_uniform_fit_keeps_the_budget_and_gives_all_blocks_one_width(build, unit):
+    torch.manual_seed(0)
+    model, example = build()
+    gates.attach_transformer(model)
+    with torch.no_grad():
+        for phi in gates.gate_parameters(model):
+            phi.normal_(-1.6, 2.0)
+    before = [layer.gate.log_alpha.detach().clone() for layer in gates.gated_layers(model).values()]
+    budget = gates.budget(model, example, **{unit: 0.8})
+    moved = budget.fit(uniform=True)
+    layers = list(gates.gated_layers(model).values())
+    after = [layer.gate.is_open() for layer in layers]
+    for kind in (True, False):
+        assert (
+            len(
+                {
+                    int(each.sum())
+                    for each, layer in zip(after, layers, strict=True)
+                    if (layer.size > 1) == kind
+                }
+            )
+            == 1
+        )
+    for old, new in zip(before, after, strict=True):  # the strongest of each block stay
+        assert set(old.argsort(descending=True)[: int(new.sum())].tolist()) == set(
+            new.nonzero().flatten().tolist()
+        )
+    assert moved == sum(int((old.gt(-1.5986) != new).sum()) for old, new in zip(before, after, strict=True))
+    small = gates.harvest(model, example, repeats=1)
+    share = getattr(small.after, unit) / getattr(small.before, unit)
+    assert (
+        0.8 - 0.015 < share <= 0.8
+    )  # two units, one in each block, are at most 1.5 points of such a small network
+    assert build.__name__ not in SAYS_HEADS or not hasattr(small.model.config, "harvested")
+
+
+def test_a_uniform_fit_is_refused_where_blocks_keep_their_width_or_are_none():
+    model, example = gpt2()
+    gates.attach_transformer(model, heads="*.0.*")
+    with pytest.raises(ValueError, match="on all of its heads"):
+        gates.budget(model, example, parameters=0.9).fit(uniform=True)
+    with pytest.raises(ValueError, match="on all of its heads"):
+        gates.budget(gated(chain), CONVOLUTIONS, parameters=0.9).fit(uniform=True)
+
+
+@pytest.fixture(scope="module")
+def _code_folder(tmp_path_factory):
+    """Where transformers copies code to that comes with a model: not into the user's home."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path_factory.mktemp("code"))
+        )
+        yield
+
+
+@pytest.mark.usefixtures("_code_folder")
+@pytest.mark.parametrize("build", TRANSFORMERS, ids=lambda build: build.__name__)
+def test_transformers_alone_loads_what_comes_with_its_code(build, tmp_path):
+    small, example = harvested(build)
+    gates.save_pretrained(small, tmp_path)
+    assert "nupi" not in "".join(
+        line for line in (tmp_path / "modeling_harvested.py").read_text().splitlines() if "import" in line
+    )
+    again = AUTO_CLASSES[build.__name__].from_pretrained(tmp_path, trust_remote_code=True).eval()
+    torch.testing.assert_close(again(example).logits, small(example).logits, rtol=0, atol=0)
+    base = transformers.AutoModel.from_pretrained(tmp_path, trust_remote_code=True).eval()
+    torch.testing.assert_close(base(example)[0], small.base_model(example)[0], rtol=0, atol=0)
+    base.save_pretrained(tmp_path / "again")
+    base = transformers.AutoModel.from_pretrained(tmp_path / "again", trust_remote_code=True).eval()
+    torch.testing.assert_close(base(example)[0], small.base_model(example)[0], rtol=0, atol=0)
+    ours = gates.from_pretrained(type(small), tmp_path).eval()
+    assert type(ours) is type(small)
+    torch.testing.assert_close(ours(example).logits, small(example).logits, rtol=0, atol=0)
+
+
+def test_no_code_is_saved_where_none_is_needed(tmp_path):
+    small, _ = with_widths(gpt2, units=20)
+    gates.save_pretrained(small, tmp_path)
+    assert not (tmp_path / "modeling_harvested.py").exists()
+    with pytest.raises(TypeError, match=r"not one of transformers; use torch\.save"):
+        gates.save_pretrained(torch.nn.Linear(2, 2), tmp_path)

@@ -13,7 +13,8 @@ small = nupi.gates.harvest(model, example)                      # a plain, small
 
 from nupi.gates.attaching import attach
 from nupi.gates.batch_norms import GatedBatchNorm1d, GatedBatchNorm2d
-from nupi.gates.budgets import Budget, budget
+from nupi.gates.budgets import budget
+from nupi.gates.budgets.limit import Budget
 from nupi.gates.densities import density, gate_parameters, gated_layers, layer_densities, weight_parameters
 from nupi.gates.hard_concrete import HardConcrete, probability_active, quantile
 from nupi.gates.harvesting import Harvest, HarvestError, harvest
@@ -23,6 +24,7 @@ from nupi.gates.transformer.attaching import attach_transformer
 from nupi.gates.transformer.attention import HeadAttention
 from nupi.gates.transformer.layers import GatedInputLinear
 from nupi.gates.transformer.pretrained import from_pretrained
+from nupi.gates.transformer.shipping import save_pretrained
 
 __all__ = [
     "Budget",
@@ -51,5 +53,6 @@ __all__ = [
     "layer_densities",
     "probability_active",
     "quantile",
+    "save_pretrained",
     "weight_parameters",
 ]

@@ -84,7 +84,9 @@ class HardConcrete(nn.Module):
         temperature: t above.
         stretch: (l, r) above, with l < 0 and r > 1.
         clamp: keep `log_alpha` within [-clamp, clamp], so that a closed gate can still open again. Applied to
-            the parameter itself whenever the gates are read in training mode (a projection after the step).
+            the parameter itself whenever the gates are read in training mode (a projection after the step). Compiled
+            code reads `log_alpha` as if it was clamped, and leaves the parameter to the next reading in eager code,
+            such as that of a budget or a density.
 
     Example:
         >>> gate = HardConcrete(3, droprate_init=0.05, clamp=4.6).eval()
@@ -198,8 +200,9 @@ class HardConcrete(nn.Module):
     def clamp_(self) -> None:
         """Bring `log_alpha` back into its range, in place."""
         if self.clamp is not None:
-            with torch.no_grad():
-                self.log_alpha.clamp_(-self.clamp, self.clamp)
+            # By `data`, so that autograd takes no notice: a compiled model may have kept `log_alpha` for its backward
+            # pass, and a density that is read before that pass finds it in its range and leaves it as it is.
+            self.log_alpha.data.clamp_(-self.clamp, self.clamp)
 
     def extra_repr(self) -> str:
         """The shape, and what differs from gate to gate of a model."""
@@ -222,6 +225,11 @@ class HardConcrete(nn.Module):
         """`log_alpha` within its range, in float32 or wider."""
         if self.clamp is None:
             phi: torch.Tensor = self.log_alpha
+        elif self.training and torch.compiler.is_compiling():
+            # The value of the clamp and the gradient of the projection. A write to a parameter in a compiled forward
+            # pass would spoil the backward pass of an earlier one; the next eager reading of the gates projects.
+            bounded = self.log_alpha.detach().clamp(-self.clamp, self.clamp)
+            phi = bounded + (self.log_alpha - self.log_alpha.detach())
         elif self.training:
             self.clamp_()  # a projection: gradients pass at the bounds, which a clamp in the graph would stop
             phi = self.log_alpha

@@ -12,15 +12,15 @@ budget.fit()                                                # from near the budg
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import nn
+import torch  # noqa: TC002 - the example below uses it
+from torch import nn  # noqa: TC002 - the example below uses it
 
 from nupi.gates.budgets.blocks import block_network
 from nupi.gates.budgets.counting import Count
-from nupi.gates.budgets.fitting import filled, strongest
 from nupi.gates.budgets.latency import timed
+from nupi.gates.budgets.limit import Budget
 from nupi.gates.budgets.parts import network
 from nupi.gates.call import Call
 from nupi.gates.densities import gated_layers
@@ -29,114 +29,15 @@ from nupi.gates.harvesting.bake import bake
 from nupi.gates.harvesting.checks import check_model, copied, outputs
 from nupi.gates.harvesting.footprint import flops_of
 from nupi.gates.harvesting.stuck import stuck_for_good
+from nupi.gates.transformer.blocks import blocks
 from nupi.gates.transformer.layers import GatedInput
+from nupi.gates.transformer.plain_config import sayable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from nupi.gates.call import Example
-    from nupi.gates.hard_concrete import HardConcrete
-
-
-class Budget:
-    """A limit on the size of the harvested network; call it for the violation. Made by `budget`.
-
-    Attributes:
-        unit: "parameters", "flops" or "latency".
-        limit: the share of the whole network that may be left.
-        smallest: the share that is left if all gates close.
-
-    With z the gates and share(p) the size of the network if the gates are open with probabilities p, as a share of
-    the whole network, the violation and its gradient are
-
-        value      share([median of z > 0]) - limit
-        gradient   that of share(P(z > 0))
-
-    Example:
-        >>> import nupi
-        >>> model = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 2))
-        >>> nupi.gates.attach(model, "0")
-        ['0']
-        >>> limit = nupi.gates.budget(model, torch.randn(16, 8), parameters=0.8)
-        >>> limit().item()  # all gates are open: the whole network is 0.2 too large
-        0.2
-        >>> limit.fit()  # how many gates it closes
-        1
-        >>> limit.realised().item()  # 3 (8 + 1) and 3 * 2 + 2 of 46 parameters
-        0.7609
-    """
-
-    def __init__(
-        self,
-        gates: list[HardConcrete],
-        share: Callable[[torch.Tensor], torch.Tensor],
-        *,
-        unit: str,
-        limit: float,
-    ) -> None:
-        self._gates = gates
-        self._share = share
-        self.unit, self.limit = unit, limit
-        with torch.no_grad():
-            everything = torch.cat([gate.is_open() for gate in gates])
-            self.smallest = float(share(torch.zeros_like(everything, dtype=torch.float64)))
-
-    def __call__(self) -> torch.Tensor:
-        """The violation: the share at test time minus the limit, with the gradient of the expected share."""
-        expected = self.expected()
-        return self.realised() - self.limit + (expected - expected.detach())
-
-    def expected(self) -> torch.Tensor:
-        """The expected share of the network that is left; differentiable in the gates."""
-        return self._share(torch.cat([gate.probability() for gate in self._gates]))
-
-    def realised(self) -> torch.Tensor:
-        """The share of the network that a harvest would leave now: that of the gates open at test time."""
-        return self._share(torch.cat([gate.is_open() for gate in self._gates]).to(torch.get_default_dtype()))
-
-    def fit(self) -> int:
-        """Open and close gates until the budget is kept and used up at test time, and say how many changed.
-
-        Training ends near the budget, not on it. Call this before the harvest: the gates nearest to the point where
-        they close make up the difference. What is left ends within 0.1 points below the limit, or within the size of
-        the smallest gate if that is more. A gate that is opened is just open, so the outputs hardly change; it is worth
-        something once the harvested network is trained on.
-        """
-        return self._leave(filled, opening=True)
-
-    def trim(self) -> int:
-        """Close the weakest open gates until the budget is kept at test time, and say how many they were.
-
-        As `fit`, but nothing is opened: for a network that may end below its budget (`Inequality`).
-        """
-        return self._leave(strongest, opening=False)
-
-    @torch.no_grad()
-    def _leave(self, choose: Callable[..., torch.Tensor], *, opening: bool) -> int:
-        """Leave the gates open that are chosen, from the strongest on, among all or among those that are open."""
-        margins = torch.cat([gate.margin() for gate in self._gates])
-        order = margins.argsort(descending=True, stable=True)
-        if not opening:
-            order = order[margins[order] > 0]
-        stays = self._mask(choose(order, lambda chosen: self._share(self._mask(chosen).double()), self.limit))
-        for gate, part in zip(
-            self._gates, stays.split([len(gate.log_alpha) for gate in self._gates]), strict=True
-        ):
-            gate.close_(~part)
-            gate.open_(part)
-        return int((stays != (margins > 0)).sum())
-
-    def _mask(self, chosen: torch.Tensor) -> torch.Tensor:
-        count = sum(len(gate.log_alpha) for gate in self._gates)
-        mask = torch.zeros(count, dtype=torch.bool, device=chosen.device)
-        mask[chosen] = True
-        return mask
-
-    def __repr__(self) -> str:
-        return (
-            f"Budget({self.unit}={self.limit:g}: {self.realised().item():.3f} at test time, "
-            f"{self.expected().item():.3f} expected, at least {self.smallest:.3f})"
-        )
+    from nupi.gates.layers import Gated
 
 
 def budget(
@@ -195,7 +96,13 @@ def budget(
         )
     call = Call.of(example)
     share, stuck = _share(model, call, unit), stuck_for_good(model, call)
-    made = Budget([layer.gate for layer in layers.values()], share, unit=unit, limit=float(limit))
+    made = Budget(
+        [layer.gate for layer in layers.values()],
+        share,
+        unit=unit,
+        limit=float(limit),
+        **_structure(model, layers),
+    )
     why = "".join(f"; channels of {layer!r} cannot go: {reason}" for layer, reason in list(stuck.items())[:3])
     why += f"; and those of {len(stuck) - 3} more layers" if len(stuck) > 3 else ""
     if made.smallest > limit:
@@ -210,6 +117,17 @@ def budget(
             stacklevel=2,
         )
     return made
+
+
+def _structure(model: nn.Module, layers: Mapping[str, Gated]) -> dict[str, Any]:
+    """The model, and what a uniform fit of a transformer needs to know of its blocks."""
+    if not all(isinstance(layer, GatedInput) for layer in layers.values()):
+        return {"model": model}
+    kinds = {block.user: block.kind for block in blocks(model)}
+    gated = {kinds[name] for name in layers}
+    if any(kind in gated and name not in layers for name, kind in kinds.items()):
+        return {"model": model}  # blocks without gates keep their widths
+    return {"model": model, "kinds": [kinds[name] for name in layers], "counts": sayable(model)}
 
 
 def _share(model: nn.Module, call: Call, unit: str) -> Callable[[torch.Tensor], torch.Tensor]:

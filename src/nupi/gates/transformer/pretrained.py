@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nupi.gates.transformer.blocks import blocks
+from nupi.gates.transformer.plain_config import plain_config
 from nupi.gates.transformer.surgery import narrow_blocks
 
 if TYPE_CHECKING:
@@ -16,21 +17,29 @@ KEY = "harvested"  # of the config
 
 
 def note_in_config(model: nn.Module, stays: dict[str, torch.Tensor]) -> None:
-    """Write into the config, which `save_pretrained` saves, how many heads or units each block has left."""
+    """Write into the config, which `save_pretrained` saves, how many heads or units each block has left.
+
+    In its own fields if it can say it so; else by block, for `from_pretrained` below.
+    """
     config = getattr(model, "config", None)
     if config is not None and hasattr(config, "to_dict"):
-        counts = _counts(config, type(model))
-        counts.update({_within_base(name, type(model)): int(mask.sum()) for name, mask in stays.items()})
+        if (plain := plain_config(model, config)) is not None:
+            config.__dict__.clear()
+            config.__dict__.update(plain.__dict__)
+            config.__dict__.pop(KEY, None)
+            return
+        counts = counts_in(config, type(model))
+        counts.update({within_base(name, type(model)): int(mask.sum()) for name, mask in stays.items()})
         setattr(config, KEY, counts)
 
 
-def _counts(config: Any, model_class: type[Any]) -> dict[str, int]:
+def counts_in(config: Any, model_class: type[Any]) -> dict[str, int]:
     """How many heads or units each harvested block has left, by its name within the base model."""
     noted: dict[str, int] = getattr(config, KEY, None) or {}
-    return {_within_base(name, model_class): count for name, count in noted.items()}
+    return {within_base(name, model_class): count for name, count in noted.items()}
 
 
-def _within_base(name: str, model_class: type[Any]) -> str:
+def within_base(name: str, model_class: type[Any]) -> str:
     """The name that a layer has in the model without a head, which is the same for all heads."""
     prefix = getattr(model_class, "base_model_prefix", "")
     return name.removeprefix(f"{prefix}.") if prefix else name
@@ -70,8 +79,8 @@ def from_pretrained(model_class: type[Any], path: Any, **options: Any) -> Any:
     class Narrow(made_from):  # type: ignore[misc]
         def __init__(self, config: Any, *arguments: Any, **others: Any) -> None:
             super().__init__(config, *arguments, **others)
-            counts = _counts(config, made_from)
-            found = {_within_base(block.user, made_from): block for block in blocks(self)}
+            counts = counts_in(config, made_from)
+            found = {within_base(block.user, made_from): block for block in blocks(self)}
             if missing := set(counts) - set(found):
                 raise ValueError(
                     f"the config at {path!r} says that {min(missing)!r} was harvested, which a {made_from.__name__} "
@@ -111,8 +120,8 @@ def _concrete(model_class: type[Any], path: Any) -> type[Any]:
 
 def _refuse_missing(model: nn.Module, info: Any, path: Any) -> None:
     """A layer that was harvested must have been loaded: transformers would draw its weights, and only say so."""
-    known = _counts(model.config, type(model))
-    own = [block for block in blocks(model) if _within_base(block.user, type(model)) in known]
+    known = counts_in(model.config, type(model))
+    own = [block for block in blocks(model) if within_base(block.user, type(model)) in known]
     weights = {f"{layer}.weight" for block in own for layer in block.layers}
     if lost := sorted(weights & set(info["missing_keys"])):
         raise ValueError(

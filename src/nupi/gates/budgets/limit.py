@@ -1,0 +1,152 @@
+"""A limit on the size of the harvested network: the violation, and how to end on it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from nupi.gates.budgets.fitting import Layer, filled, strongest, uniform
+from nupi.gates.densities import gated_layers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from nupi.gates.hard_concrete import HardConcrete
+
+
+class Budget:
+    """A limit on the size of the harvested network; call it for the violation. Made by `budget`.
+
+    Attributes:
+        unit: "parameters", "flops" or "latency".
+        limit: the share of the whole network that may be left.
+        smallest: the share that is left if all gates close.
+
+    With z the gates and share(p) the size of the network if the gates are open with probabilities p, as a share of
+    the whole network, the violation and its gradient are
+
+        value      share([median of z > 0]) - limit
+        gradient   that of share(P(z > 0))
+
+    Example:
+        >>> import nupi
+        >>> model = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 2))
+        >>> nupi.gates.attach(model, "0")
+        ['0']
+        >>> limit = nupi.gates.budget(model, torch.randn(16, 8), parameters=0.8)
+        >>> limit().item()  # all gates are open: the whole network is 0.2 too large
+        0.2
+        >>> limit.fit()  # how many gates it closes
+        1
+        >>> limit.realised().item()  # 3 (8 + 1) and 3 * 2 + 2 of 46 parameters
+        0.7609
+    """
+
+    def __init__(
+        self,
+        gates: list[HardConcrete],
+        share: Callable[[torch.Tensor], torch.Tensor],
+        *,
+        unit: str,
+        limit: float,
+        model: nn.Module | None = None,
+        kinds: Sequence[str] = (),
+        counts: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:
+        self._gates = gates
+        self._share = share
+        self._unchecked = model
+        self._kinds, self._counts = kinds, counts or {}
+        self.unit, self.limit = unit, limit
+        with torch.no_grad():
+            everything = torch.cat([gate.is_open() for gate in gates])
+            self.smallest = float(share(torch.zeros_like(everything, dtype=torch.float64)))
+
+    def __call__(self) -> torch.Tensor:
+        """The violation: the share at test time minus the limit, with the gradient of the expected share."""
+        if (
+            self._unchecked is not None
+        ):  # once, as training starts: is the model still one that uses its gates?
+            gated_layers(self._unchecked)
+            self._unchecked = None
+        expected = self.expected()
+        return self.realised() - self.limit + (expected - expected.detach())
+
+    def expected(self) -> torch.Tensor:
+        """The expected share of the network that is left; differentiable in the gates."""
+        return self._share(torch.cat([gate.probability() for gate in self._gates]))
+
+    def realised(self) -> torch.Tensor:
+        """The share of the network that a harvest would leave now: that of the gates open at test time."""
+        return self._share(torch.cat([gate.is_open() for gate in self._gates]).to(torch.get_default_dtype()))
+
+    def fit(self, *, uniform: bool = False) -> int:
+        """Open and close gates until the budget is kept and used up at test time, and say how many changed.
+
+        Training ends near the budget, not on it. Call this before the harvest: the gates nearest to the point where
+        they close make up the difference. What is left ends within 0.1 points below the limit, or within the size of
+        the smallest gate if that is more. A gate that is opened is just open, so the outputs hardly change; it is worth
+        something once the harvested network is trained on.
+
+        Args:
+            uniform: leave as many heads in all blocks of a transformer, and as many MLP units, so that a config can say
+                how many (docs/gates.md has a table of the models whose own can). What is left then ends within the
+                size of one unit in every block below the limit, and more gates change.
+        """
+        if not uniform:
+            return self._leave(filled, opening=True)
+        if not self._kinds:
+            raise ValueError(
+                "uniform=True is for a transformer with gates of nupi.gates.attach_transformer on all of its heads, on "
+                "all of its MLPs, or on both"
+            )
+        return self._leave(self._uniform, opening=True)
+
+    def _uniform(self, order: torch.Tensor, share: Callable[..., torch.Tensor], limit: float) -> torch.Tensor:
+        sizes = [len(gate.log_alpha) for gate in self._gates]
+        of_layer = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes)).to(order.device)
+        layers = [Layer(kind, order[of_layer[order] == i]) for i, kind in enumerate(self._kinds)]
+        is_open = torch.cat([gate.is_open() for gate in self._gates])
+        chosen = uniform(layers, self._counts, is_open, share, limit)
+        if chosen is None:
+            raise ValueError(
+                f"{self.unit}={limit:g} cannot be kept with as many heads and units in every block; ask for more, or "
+                "call fit() without uniform=True"
+            )
+        return chosen
+
+    def trim(self) -> int:
+        """Close the weakest open gates until the budget is kept at test time, and say how many they were.
+
+        As `fit`, but nothing is opened: for a network that may end below its budget (`Inequality`).
+        """
+        return self._leave(strongest, opening=False)
+
+    @torch.no_grad()
+    def _leave(self, choose: Callable[..., torch.Tensor], *, opening: bool) -> int:
+        """Leave the gates open that are chosen, from the strongest on, among all or among those that are open."""
+        margins = torch.cat([gate.margin() for gate in self._gates])
+        order = margins.argsort(descending=True, stable=True)
+        if not opening:
+            order = order[margins[order] > 0]
+        stays = self._mask(choose(order, lambda chosen: self._share(self._mask(chosen).double()), self.limit))
+        for gate, part in zip(
+            self._gates, stays.split([len(gate.log_alpha) for gate in self._gates]), strict=True
+        ):
+            gate.close_(~part)
+            gate.open_(part)
+        return int((stays != (margins > 0)).sum())
+
+    def _mask(self, chosen: torch.Tensor) -> torch.Tensor:
+        count = sum(len(gate.log_alpha) for gate in self._gates)
+        mask = torch.zeros(count, dtype=torch.bool, device=chosen.device)
+        mask[chosen] = True
+        return mask
+
+    def __repr__(self) -> str:
+        return (
+            f"Budget({self.unit}={self.limit:g}: {self.realised().item():.3f} at test time, "
+            f"{self.expected().item():.3f} expected, at least {self.smallest:.3f})"
+        )
