@@ -20,7 +20,7 @@ from nupi.violations.base import check_device, check_values
 
 if TYPE_CHECKING:
     from nupi.violations import Target
-    from nupi.violations.base import Reduce
+    from nupi.violations.kind import Reduce
 
 Projects = Literal["outputs", "parameters"]
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nupi.constraints import Constraint
     from nupi.distributed.drift import Drift
     from nupi.distributed.together import Together
-    from nupi.violations.base import Reduce
+    from nupi.violations.kind import Reduce
 
 Violations: TypeAlias = "Mapping[str, torch.Tensor | Violation]"
 

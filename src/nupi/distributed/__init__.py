@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import torch
 
-from nupi.violations.base import Reduce
+from nupi.violations.kind import Reduce
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup

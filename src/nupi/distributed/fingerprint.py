@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from numbers import Number
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from nupi.files import digest
 
 
+@lru_cache(1024)  # the same few texts come at every step
 def of_text(text: str) -> int:
     """A number of 48 bits, which a double holds exactly."""
     return int(digest(text)[:12], 16)

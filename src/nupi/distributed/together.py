@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from nupi.distributed.drift import Drift
     from nupi.violations import Move, Target
-    from nupi.violations.base import Reduce
+    from nupi.violations.kind import Reduce
 
 SMALL = 4096  # constraints; a double each is no more than the latency of a message
 

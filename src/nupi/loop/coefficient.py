@@ -14,7 +14,7 @@ from nupi.optim.self_tuned import Found, SelfTuned
 
 if TYPE_CHECKING:
     from nupi.monitor import Finding, Monitor
-    from nupi.violations.base import Reduce
+    from nupi.violations.kind import Reduce
 
 DECADES = 3.0  # that a coefficient in the log domain is expected to travel, for a metric at twice its target
 MOST = 10.0  # in the log domain: the largest relative error there is

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from nupi.optim.checks import check_options, check_parameter, checked_gain
 from nupi.optim.gradients import Lists, from_gradients
 from nupi.optim.loading import load
 from nupi.optim.rows import move_mixed, move_rows
+from nupi.optim.state import allocate, follow
 from nupi.optim.update import Batch, Gains, Options, State, Updated, Work, pointwise
 from nupi.rule import widened
 
@@ -213,32 +213,17 @@ class DualOptimizer(Updated, Optimizer):
         if state:
             one = next(iter(state.values()))
             if (one.dtype != param.dtype and one.dtype != widened(param.dtype)) or one.device != param.device:
-                self._follow(state, param)
+                follow(state, param)
             missing = [slot for slot in slots if slot not in state]
             if not missing:
                 return state, False
             if all(slot in self.late_slots for slot in missing):
-                self._allocate(param, missing)
+                allocate(self.state[param], param, missing)
                 return state, False
         if slots:
-            self._allocate(param, slots)
+            allocate(self.state[param], param, slots)
             state = self.state[param]
         return state, True
-
-    def _allocate(self, param: torch.Tensor, slots: Iterable[str]) -> None:
-        # State that is born in inference mode could not be used outside of it; a graph knows no such mode.
-        with nullcontext() if torch.compiler.is_compiling() else torch.inference_mode(False):
-            for slot in slots:
-                self.state[param][slot] = torch.zeros(
-                    param.shape, dtype=widened(param.dtype), device=param.device
-                )
-
-    @staticmethod
-    def _follow(state: dict[str, torch.Tensor], param: torch.Tensor) -> None:
-        """Take state along to where a parameter was moved, or to the dtype it was cast to."""
-        for slot, value in state.items():
-            dtype = value.dtype if value.dtype == torch.bool else widened(param.dtype)
-            state[slot] = value.to(param.device, dtype)
 
     def untouched(self, *, some_rows: bool) -> frozenset[str]:  # noqa: ARG002 - for subclasses
         """State that the coming step will not write to, so that nobody need copy it."""

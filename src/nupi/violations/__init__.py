@@ -5,7 +5,8 @@ check, its term in the Lagrangian, the error it gives a multiplier, and how what
 """
 
 from nupi.violations.averaged import Averaged
-from nupi.violations.base import Dense, Indexed, Move, Parts, Target, Violation, as_violation
+from nupi.violations.base import Dense, Indexed, Target, as_violation
+from nupi.violations.kind import Move, Parts, Violation
 from nupi.violations.measured import Measured
 
 __all__ = ["Averaged", "Dense", "Indexed", "Measured", "Move", "Parts", "Target", "Violation", "as_violation"]

@@ -9,13 +9,15 @@ import torch
 
 from nupi.rule import rows_like
 from nupi.violations import base
-from nupi.violations.base import Dense, Parts, Violation, check_device, exact, wide
+from nupi.violations.base import Dense, check_device, exact, wide
+from nupi.violations.kind import Parts, Violation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nupi.constraints import Constraint
-    from nupi.violations.base import Move, Reduce, Target
+    from nupi.violations.base import Target
+    from nupi.violations.kind import Move, Reduce
 
 
 @dataclass(frozen=True, eq=False)

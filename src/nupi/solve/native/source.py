@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
     from nupi.solve.native.pieces import Buffer, Piece, Read, Source
 
-_ACCUMULATORS = 12  # of the 16 vector registers that every machine has
+_ACCUMULATORS = 12  # of the 16 vector registers that every machine has,
+_MORE_ACCUMULATORS = 18  # and of the 32 that go with AVX-512; each load then serves half as many sums again
 _RUN = (
     256  # terms that are added up one by one; rounding errors grow with this and not with the number of terms
 )
@@ -180,8 +181,18 @@ def _reduction(piece: Reduction) -> list[str]:
 
 
 def _product(piece: Product, groups: int) -> list[str]:
-    """Tiles of a few rows for all groups of settings at once, with all sums of a tile in registers."""
-    height = max(1, _ACCUMULATORS // groups)
+    """Tiles of a few rows for all groups of settings at once, with all sums of a tile in registers.
+
+    How many rows a tile has changes no result: each sum has its terms in the same order.
+    """
+    few = _tiles(piece, max(1, _ACCUMULATORS // groups), groups)
+    if groups == 1:  # a small matrix, which stays in the nearest cache
+        return few
+    many = _tiles(piece, _MORE_ACCUMULATORS // groups, groups)
+    return ["#if defined(__AVX512F__)", *many, "#else", *few, "#endif"]
+
+
+def _tiles(piece: Product, height: int, groups: int) -> list[str]:
     full = piece.rows // height * height
     lines = [f"  for (int q = 0; q < {piece.columns}; q++) {{"]
     if full:
