@@ -146,3 +146,25 @@ def test_a_copy_of_the_view_is_the_users_own():
         kept["b"] = torch.zeros(1)
         assert lagrangian.multipliers["a"].tolist() == [1.0, 1.0]
     assert copy.copy(lagrangian.multipliers)["a"].data_ptr() == lagrangian.get_parameter("a").data_ptr()
+
+
+def test_a_checkpoint_says_on_which_side_of_the_bounds_it_is():
+    lagrangian = nupi.Lagrangian({"g": nupi.Inequality(2, upper=2.0)})
+    with pytest.raises(RuntimeError, match="'g' has multipliers above its upper bound in it"):
+        lagrangian.load_state_dict({"g": torch.tensor([0.5, 5.0])})
+    with pytest.raises(RuntimeError, match="'g' has negative multipliers in it"):
+        lagrangian.load_state_dict({"g": torch.tensor([-0.5, 1.0])})
+
+
+def test_an_assigned_parameter_is_the_checkpoints_own():
+    lagrangian, other = (nupi.Lagrangian({"g": nupi.Inequality(2)}) for _ in range(2))
+    lagrangian.load_state_dict(other.state_dict(keep_vars=True), assign=True)
+    assert lagrangian.get_parameter("g") is other.get_parameter("g")
+
+
+def test_one_process_is_not_many():
+    lagrangian = nupi.Lagrangian({"g": nupi.Inequality(2)}, reduce="mean")
+    assert not lagrangian.many_ranks
+    numbers = torch.ones(2)
+    lagrangian.sum_over_ranks(numbers)
+    assert numbers.tolist() == [1.0, 1.0]

@@ -296,3 +296,38 @@ def test_a_listener_hears_of_steps_that_were_taken_and_of_no_others():
     assert len(heard) == 1
     with pytest.raises(TypeError, match="callback must be a function"):
         lagrangian.listen(None)
+
+
+def test_a_step_within_a_step_does_not_take_the_place_of_what_the_outer_one_keeps():
+    lagrangian, dual = problem()
+    some_steps(lagrangian, dual)
+    before, inner = snapshot(lagrangian, dual), []
+
+    def ascends_and_raises(*_):
+        if not inner:
+            inner.append(1)
+            lagrangian.ascend(dual, {"fair": torch.full((3,), 5.0)})
+            raise Injected
+
+    handle = dual.register_step_post_hook(ascends_and_raises)
+    with pytest.raises(Injected):
+        lagrangian.ascend(dual, {"fair": torch.ones(3)})
+    handle.remove()
+    assert inner
+    assert_unchanged(before, lagrangian, dual)
+
+
+def test_those_who_listen_explain_a_refusal_and_need_not():
+    lagrangian, dual = problem()
+
+    class Explains:
+        def __call__(self, _):
+            pass
+
+        def explain(self, names):
+            return f"Seen of {', '.join(map(repr, names))}: nothing."
+
+    lagrangian.listen(lambda _: None)
+    lagrangian.listen(Explains())
+    with pytest.raises(nupi.NonFiniteViolationError, match=r"Seen of 'fair': nothing\."):
+        lagrangian.ascend(dual, {"fair": torch.full((3,), torch.nan)})

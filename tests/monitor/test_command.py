@@ -77,3 +77,16 @@ def test_a_folder_without_a_record_is_a_clear_error(command, tmp_path):
     failed = CliRunner().invoke(app, [command, str(tmp_path)])
     assert failed.exit_code == 2
     assert "no record here" in failed.output
+
+
+@pytest.mark.parametrize(
+    ("columns", "gains", "bars"), [(120, True, True), (80, False, True), (50, False, False)]
+)
+def test_a_narrow_screen_keeps_names_and_numbers(folder, columns, gains, bars):
+    shown = CliRunner(env={"COLUMNS": str(columns), "LINES": "40"}).invoke(
+        app, ["watch", str(folder), "--once"]
+    )
+    assert "many (50)" in shown.output
+    assert "inactive │" in shown.output
+    assert ("ki 0.1" in shown.output) is gains
+    assert ("█" in shown.output) is bars

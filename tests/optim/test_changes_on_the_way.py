@@ -129,3 +129,28 @@ def test_pid_without_its_other_gains_neither_smooths_nor_damps(gains):
     integral = [0.1 * sum(errors[: t + 1]) for t in range(4)]
     wanted = [total + gains.get("kp", 0.0) * error for total, error in zip(integral, errors, strict=True)]
     assert path == pytest.approx(wanted)
+
+
+def test_state_that_begins_late_leaves_the_smoothed_error_alone():
+    """The velocity form keeps no excess beyond the bounds; the conditional one begins it, and xi stays what it was."""
+    lagrangian = nupi.Lagrangian({"a": nupi.Inequality()})
+    dual = nupi.NuPI(lagrangian.parameters(), ki=0.1, kp=1.0, form="velocity")
+    lagrangian.ascend(dual, {"a": torch.tensor(1.0)})
+    dual.param_groups[0]["form"] = "conditional"
+    lagrangian.ascend(dual, {"a": torch.tensor(3.0)})
+    # 0.1 from the first error; then 0.3, and kp (3 - 1), since the error before is known.
+    assert lagrangian.multipliers["a"].item() == pytest.approx(0.1 + 0.3 + 2.0)
+
+
+@pytest.mark.parametrize("foreach", [None, True, False])
+def test_rows_that_have_not_started_start_when_groups_move_together(foreach):
+    """A row takes its first step, without the jump of kp, when its first error comes; those before it do not wait."""
+    lagrangian = nupi.Lagrangian({"a": nupi.Equality(2), "b": nupi.Equality(2)})
+    dual = nupi.NuPI(lagrangian.parameters(), ki=0.1, kp=1.0, foreach=foreach)
+    for name in ("a", "b"):
+        lagrangian.ascend(dual, {name: nupi.Indexed(torch.tensor([1.0]), torch.tensor([0]))})
+    lagrangian.ascend(dual, {"a": torch.tensor([3.0, 3.0]), "b": torch.tensor([2.0, 2.0])})
+    torch.testing.assert_close(lagrangian.multipliers["a"], torch.tensor([0.1 + 0.3 + 2.0, 0.3]))
+    torch.testing.assert_close(lagrangian.multipliers["b"], torch.tensor([0.1 + 0.2 + 1.0, 0.2]))
+    lagrangian.ascend(dual, {"a": torch.tensor([3.0, 4.0]), "b": torch.tensor([2.0, 4.0])})
+    torch.testing.assert_close(lagrangian.multipliers["a"], torch.tensor([2.4 + 0.3, 0.3 + 0.4 + 1.0]))

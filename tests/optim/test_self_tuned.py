@@ -394,6 +394,14 @@ def test_bad_requests_are_refused():
         nupi.SelfTuned(params, steps=math.inf)
     with pytest.raises(ValueError, match="scale must lie between"):
         nupi.SelfTuned(params, steps=5, scale=0.0)
+    for name in ("steps", "scale"):
+        with pytest.raises(TypeError, match=f"{name} must be a number, but a tensor came; use param groups"):
+            nupi.SelfTuned([{"params": params, name: torch.ones(2)}], steps=5)
+    dual = nupi.SelfTuned([torch.zeros(2)], steps=5)
+    dual.param_groups[0]["lr"] = -1.0
+    dual.param_groups[0]["params"][0].grad = torch.ones(2)
+    with pytest.raises(ValueError, match=r"lr must lie in \[0, inf\), but -1\.0 came"):
+        dual.step()
     with pytest.raises(TypeError, match="primal is a Adadelta, whose response cannot be measured"):
         nupi.SelfTuned(params, steps=5, primal=torch.optim.Adadelta([torch.zeros(1, requires_grad=True)]))
 
@@ -486,3 +494,25 @@ def test_the_two_violations_before_a_retuning_are_noted():
                 assert state["change"].item() == pytest.approx(error - before, abs=1e-6)
     pause = [*["resting"] * 7, *["noting"] * 2]
     assert seen == [*[*pause, "watching"] * 7, *pause, "retuning"] * 2
+
+
+@pytest.mark.parametrize("lr", [0.5, 2.0])
+def test_lr_scales_what_a_step_does_and_what_gains_says(lr):
+    """Of two that have found the same, one of which is slowed down for a step like the others."""
+    moved = {}
+    for scale in (1.0, lr):
+        lagrangian = nupi.Lagrangian({"c": nupi.Equality(2)}).double()
+        dual = nupi.SelfTuned(lagrangian.parameters(), steps=10)
+        for error in (1.0, 0.8, 0.7):
+            lagrangian.ascend(dual, {"c": torch.tensor([error, 2 * error]).double()})
+        dual.param_groups[0]["lr"] = scale
+        before = lagrangian.multipliers["c"].clone()
+        lagrangian.ascend(dual, {"c": torch.tensor([0.6, 1.5]).double()})
+        moved[scale] = lagrangian.multipliers["c"] - before
+        (state,) = dual.state.values()
+        (found,) = dual.gains().values()
+        torch.testing.assert_close(found["ki"], scale * state["ki"])
+        torch.testing.assert_close(found["kp"], scale * state["kp"])
+        torch.testing.assert_close(found["nu"], 1.0 - state["weight"])
+        assert (found["ki"] > 0).all()
+    torch.testing.assert_close(moved[lr], lr * moved[1.0])

@@ -73,3 +73,11 @@ def test_the_first_and_the_last_row_are_rows():
     for wrong in (-1, 3):
         with pytest.raises(IndexError, match="numbered 0 to 2"):
             lagrangian.ascend(dual, {"c": nupi.Indexed(torch.ones(1), torch.tensor([wrong]))})
+
+
+def test_indices_on_another_device_are_named():
+    lagrangian = nupi.Lagrangian({"a": nupi.Equality(3)})
+    seen = nupi.Indexed(torch.ones(1), torch.zeros(1, dtype=torch.long, device="meta"))
+    dual = nupi.NuPI(lagrangian.parameters(), ki=0.1)
+    with pytest.raises(ValueError, match="the indices of 'a' is on meta, but its multiplier is on cpu"):
+        lagrangian.ascend(dual, {"a": seen})

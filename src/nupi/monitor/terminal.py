@@ -22,19 +22,28 @@ if TYPE_CHECKING:
     from nupi.monitor.thinned import Overview
 
 _BARS = "▁▂▃▄▅▆▇█"
+_WIDE = 100  # columns from which gains have room beside the sparklines
+_MEDIUM = 64  # columns from which sparklines have
 _COLORS = {"severe": "bold red", "moderate": "yellow", "note": "dim", "well": "bold green"}
 
 
 def picture(record: Record, rows: int = 20, columns: int = 120) -> RenderableType:
-    """All of it, for a screen that has room for so many constraints and is so many columns wide."""
-    width = max(6, min(30, (columns - 76) // 2))
+    """All of it, for a screen that has room for so many constraints and is so many columns wide.
+
+    A narrow one leaves out the gains, and then the sparklines: names, numbers and findings are what it is for.
+    """
+    wide, medium = columns >= _WIDE, columns >= _MEDIUM
+    width = max(6, min(30, (columns - (76 if wide else 54)) // 2))
     findings = diagnose(record)
     said = verdict(record, findings)
     table = Table(expand=False)
     table.add_column("constraint", overflow="fold")
-    for heading in ("violation", "", "multiplier", ""):
-        table.add_column(heading, no_wrap=True, justify="left" if heading else "right")
-    table.add_column("gains", overflow="fold")
+    for heading in ("violation", "multiplier"):
+        if medium:
+            table.add_column(heading, no_wrap=True)
+        table.add_column("" if medium else heading, no_wrap=True, justify="right")
+    if wide:
+        table.add_column("gains", overflow="fold")
     table.add_column("findings", overflow="fold")
     kinds: dict[str, list[str]] = {}
     for finding in findings:
@@ -51,15 +60,10 @@ def picture(record: Record, rows: int = 20, columns: int = 120) -> RenderableTyp
         )
         name = group.name if group.size == 1 else f"{group.name} ({group.size:,})"
         found = ", ".join(dict.fromkeys(kinds.get(group.name, [])))
-        table.add_row(
-            escape(name),
-            sparkline(e, width),
-            _last(e),
-            sparkline(theta, width),
-            _last(theta),
-            said_gains,
-            found,
-        )
+        cells = [escape(name)]
+        for values in (e, theta):
+            cells += [sparkline(values, width), _last(values)] if medium else [_last(values)]
+        table.add_row(*cells, *([said_gains] if wide else []), found)
     parts: list[RenderableType] = [Text(said["text"], style=_COLORS[said["level"]]), table]
     if len(groups) > rows:
         parts.append(Text(f"… and {len(groups) - rows:,} more", style="dim"))

@@ -36,7 +36,7 @@
     return { low, high, bent: unit > 0, at: (v) => (bend(v) - from + pad) / (to - from + 2 * pad) };
   }
 
-  const WIDE = 320, HIGH = 190, LEFT = 52, RIGHT = 8, TOP = 8, BOTTOM = 22;
+  const WIDE = 320, HIGH = 190, LEFT = 64, RIGHT = 8, TOP = 8, BOTTOM = 22;
   const across = (share) => LEFT + share * (WIDE - LEFT - RIGHT);
   const up = (share) => HIGH - BOTTOM - share * (HIGH - TOP - BOTTOM);
 
@@ -114,16 +114,18 @@
     const svg = frame(label, y, x, true);
     const xs = curve.steps.map((s) => (s === null ? null : across(x.at(s))));
     const level = (v) => (v === null ? null : up(y.at(v)));
+    const words = [];
     for (const mark of marks) {
       const from = across(Math.max(0, x.at(mark.steps[0]))), to = across(Math.min(1, x.at(mark.steps[1])));
       if (to > from) {
         svg.prepend(make("rect", { class: "mark", x: from, y: TOP, width: to - from, height: HIGH - TOP - BOTTOM }));
-        svg.append(make("text", { x: from + 3, y: TOP + 11 }, mark.kind));
+        words.push(make("text", { class: "over", x: from + 3, y: TOP + 11 }, mark.kind));
       }
     }
     const color = `var(--${what})`;
     svg.append(make("path", { d: band(xs, low.map(level), high.map(level)), fill: color, opacity: 0.2 }));
     svg.append(make("path", { d: path(xs, mean.map(level)), fill: "none", stroke: color, "stroke-width": 1.6 }));
+    svg.append(...words);
     const output = make("output");
     reader(svg, xs.length, (i) => xs[i], (i) => `step ${number(curve.steps[i])}: ${number(mean[i])}` +
       (low[i] !== high[i] ? ` (${number(low[i])} to ${number(high[i])})` : ""), output);
