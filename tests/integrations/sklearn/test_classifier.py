@@ -399,12 +399,12 @@ def test_new_rows_without_some_groups_are_measured_by_those_that_are_there():
 def test_the_stated_confidence_holds_where_rows_come_from_though_the_multipliers_saw_the_held_out_ones():
     """In 36 of 40 draws when it was written, and in 20 of 40 without the margin."""
 
-    def draw(count, seed):
+    def sample(count, seed):
         rng = np.random.default_rng(seed)
         X = rng.normal(size=(count, 5))
         return X, (X.sum(1) + 1.5 * rng.normal(size=count) > 0.5).astype(int)
 
-    everybody, labels = draw(200_000, 99)
+    everybody, labels = sample(200_000, 99)
     kept = {None: 0, 0.9: 0}
     for confidence in kept:
         for seed in range(40):
@@ -416,7 +416,7 @@ def test_the_stated_confidence_holds_where_rows_come_from_though_the_multipliers
                 max_steps=300,
                 learning_rate=0.03,
                 random_state=seed,
-            ).fit(*draw(1_000, seed))
+            ).fit(*sample(1_000, seed))
             kept[confidence] += model.predict(everybody)[labels == 0].mean() <= 0.1
     assert kept[0.9] >= 31  # 36 expected, with a standard deviation of 1.9
     assert kept[None] <= 29  # half: what is met on 240 rows is met by luck
