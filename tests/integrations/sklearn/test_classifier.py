@@ -392,3 +392,31 @@ def test_new_rows_without_some_groups_are_measured_by_those_that_are_there():
     gap = model.violations(X[~one], Y[~one], sensitive_features=strangers[~one])["demographic_parity"]
     a = share[(race == "a").to_numpy()].mean()
     assert gap == pytest.approx(abs(a - d) - 0.1)
+
+
+@pytest.mark.nightly
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_the_stated_confidence_holds_where_rows_come_from_though_the_multipliers_saw_the_held_out_ones():
+    """In 36 of 40 draws when it was written, and in 20 of 40 without the margin."""
+
+    def sample(count, seed):
+        rng = np.random.default_rng(seed)
+        X = rng.normal(size=(count, 5))
+        return X, (X.sum(1) + 1.5 * rng.normal(size=count) > 0.5).astype(int)
+
+    everybody, labels = sample(200_000, 99)
+    kept = {None: 0, 0.9: 0}
+    for confidence in kept:
+        for seed in range(40):
+            model = ConstrainedClassifier(
+                {"false_positive_rate": 0.1},
+                early_stopping=True,
+                validation_fraction=0.4,
+                confidence=confidence,
+                max_steps=300,
+                learning_rate=0.03,
+                random_state=seed,
+            ).fit(*sample(1_000, seed))
+            kept[confidence] += model.predict(everybody)[labels == 0].mean() <= 0.1
+    assert kept[0.9] >= 31  # 36 expected, with a standard deviation of 1.9
+    assert kept[None] <= 29  # half: what is met on 240 rows is met by luck

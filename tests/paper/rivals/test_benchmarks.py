@@ -58,6 +58,7 @@ def test_parity_is_the_largest_gap_to_everybody_less_a_point():
     )
 
 
+@pytest.mark.filterwarnings("ignore:steps=.* is shorter than:UserWarning")  # a short training
 @pytest.mark.parametrize("trained", [None, problems.fpr_surely_small])
 def test_a_short_training_lowers_the_violation_and_repeats_itself(monkeypatch, trained):
     table = Table(rows(800), rows(400, seed=1), ("women", "men", "third"))
@@ -69,6 +70,7 @@ def test_a_short_training_lowers_the_violation_and_repeats_itself(monkeypatch, t
         steps=200,
         trained=trained,
         held_out=trained is not None,
+        training=problems.Training(),
     )
     monkeypatch.setitem(problems.PROBLEMS, "toy", problem)
     free = training.train(problem="toy", seed=0, constrained=False)

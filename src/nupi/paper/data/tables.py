@@ -59,3 +59,31 @@ def split_of(
         Rows(x[rows], y[rows], m[rows]) for rows in (torch.from_numpy(train), torch.from_numpy(test))
     )
     return Table(one, other, tuple(map(str, members.columns)))
+
+
+def with_levels(data: Table, levels: int = 16, *, few: int = 8) -> Table:
+    """The same with columns "value above a level", as trees have them, for every column of more than `few` values.
+
+    Levels are the quantiles of a column's training rows and those of its distinct values: the first are dense where
+    rows are, the second reach what is rare, such as capital gains.
+    """
+    shares = torch.linspace(0, 1, levels + 1, dtype=torch.float64)
+    cuts: list[tuple[int, torch.Tensor]] = []
+    for column, values in enumerate(data.train.features.double().unbind(1)):
+        distinct = values.unique()
+        if len(distinct) > few:
+            found = torch.cat([values.quantile(shares[1:-1]), distinct.quantile(shares[:-1])]).unique()
+            cuts.append((column, found))
+    train, test = (
+        Rows(
+            torch.cat(
+                [rows.features]
+                + [(rows.features[:, c : c + 1] > found).to(rows.features.dtype) for c, found in cuts],
+                dim=1,
+            ),
+            rows.labels,
+            rows.members,
+        )
+        for rows in (data.train, data.test)
+    )
+    return Table(train, test, data.groups)

@@ -14,7 +14,7 @@ from torch import nn
 
 from nupi import rates
 from nupi.paper.data import adult, compas, crime, fetch
-from nupi.paper.data.tables import Rows, Table, split_of
+from nupi.paper.data.tables import Rows, Table, split_of, with_levels
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -137,13 +137,13 @@ def adult_in_buckets() -> Table:
 
 @functools.cache
 def adult_of_ten() -> Table:
-    """Adult as the fairness experiment has it, with its ten groups."""
+    """Adult as the fairness experiment has it, with its ten groups; numbers are cut at levels too, as trees do it."""
     data = adult.load()
     train, test = (
         Rows(part.features, part.labels, nn.functional.one_hot(part.groups, len(data.groups)).bool())
         for part in (data.train, data.test)
     )
-    return Table(train, test, data.groups)
+    return with_levels(Table(train, test, data.groups))
 
 
 def tpr_not_above(groups: int) -> Constraint:
@@ -230,6 +230,8 @@ PROBLEMS = {
             hidden=(100,),
             steps=800,
             published=(Published("fairlearn, boosted trees (docs/fairness.md)", "test", 0.163, 0.057),),
+            tolerance=1 / 87,  # one row of the smallest group
+            training=Training(learning_rate=3e-3, weight_decay=1.0),
         ),
     )
 }

@@ -15,7 +15,7 @@ import torch
 from nupi.paper.rivals.problems import PROBLEMS
 from nupi.paper.rivals.training import judge_decisions, scaled
 
-VERSION = "2"
+VERSION = "3"
 ROUNDS = 20
 BOUNDS = {"compas-tpr": 0.01, "adult-tpr": 0.05, "crime-fpr": 0.01, "adult-parity": 0.01}
 
