@@ -72,18 +72,21 @@ def finish(small: nn.Module, schedule: Schedule) -> None:
     schedule.follow(Training(task, small), 1.0, cost)
 
 
-def with_gates(schedule: Schedule, share: float) -> tuple[nn.Module, float]:
-    """Train gates under a budget on the FLOPs, harvest, train on: the network, and the seconds of the surgery."""
+def with_gates(schedule: Schedule, share: float) -> tuple[nn.Module, float, float]:
+    """Train gates under a budget on the FLOPs, harvest, train on.
+
+    Returns:
+        The network, the seconds of the surgery, and the share of the FLOPs that training ended at, before the fit.
+    """
     task = schedule.task
     training, budget = gated(task, share)
     schedule.follow(training, FIRST, cost_of(lambda: gated(task, share)[0], task))
-    print(budget, flush=True)
-    start = process_time()
+    ended, start = budget.realised().item(), process_time()
     budget.fit()
     small = gates.harvest(training.model, task.example, repeats=1).model
     surgery = process_time() - start
     finish(small, schedule)
-    return small, surgery
+    return small, surgery, ended
 
 
 def without(
@@ -127,7 +130,14 @@ def milliseconds(model: nn.Module, task: Task) -> float:
 def rows(task: Task, seed: int, done: set[tuple[str, str]]) -> Iterator[dict[str, Any]]:
     """All runs of a seed that are not done."""
 
-    def row(method: str, asked: float, model: nn.Module, surgery: float, spent: Schedule) -> dict[str, Any]:
+    def row(
+        method: str,
+        asked: float,
+        model: nn.Module,
+        surgery: float,
+        spent: Schedule,
+        ended: float | None = None,
+    ) -> dict[str, Any]:
         return {
             "task": task.name,
             "method": method,
@@ -141,14 +151,15 @@ def rows(task: Task, seed: int, done: set[tuple[str, str]]) -> Iterator[dict[str
             "dense_steps": round(spent.time, 1),
             "seconds": round(spent.seconds, 1),
             "surgery": round(surgery, 1),
+            "ended": "" if ended is None else round(ended, 3),
         }
 
     for share in SHARES:
         if ("gates", str(share)) not in done:
             torch.manual_seed(seed)
             schedule = Schedule(task, seed)
-            small, surgery = with_gates(schedule, share)
-            yield row("gates", share, small, surgery, schedule)
+            small, surgery, ended = with_gates(schedule, share)
+            yield row("gates", share, small, surgery, schedule, ended)
     for method in ("magnitude", "l1"):
         shares = [share for share in SHARES if (method, str(share)) not in done]
         if method == "magnitude" and ("dense", "1.0") not in done:

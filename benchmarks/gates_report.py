@@ -17,7 +17,7 @@ FIRST = 0.6
 SHARES = (0.5, 0.25)
 COLUMNS = (
     *("task", "method", "asked", "seed", "accuracy", "parameters", "flops", "milliseconds"),
-    *("steps", "dense_steps", "seconds", "surgery"),
+    *("steps", "dense_steps", "seconds", "surgery", "ended"),
 )
 HEAD = (
     "| task | method | FLOPs asked | test accuracy (%) | FLOPs left | parameters left | ms | steps | training (s) | "
@@ -43,7 +43,7 @@ def table() -> list[dict[str, Any]]:
             each for each in found if (each["task"], each["method"], each["asked"]) == (task, method, asked)
         ]
         dense = [each for each in found if (each["task"], each["method"]) == (task, "dense")]
-        mean = {column: statistics.fmean(float(each[column]) for each in runs) for column in COLUMNS[4:]}
+        mean = {column: statistics.fmean(float(each[column]) for each in runs) for column in COLUMNS[4:-1]}
         full = {column: statistics.fmean(float(each[column]) for each in dense) for column in mean}
         lines.append(
             {

@@ -2,6 +2,7 @@
 
 import torch
 import torch.distributed
+from gates.transformers_tiny import WORDS, gpt2
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -19,21 +20,33 @@ def model():
     return net
 
 
-def trained_on_ranks(steps=4):
+def transformer():
+    torch.manual_seed(0)
+    net, _ = gpt2()
+    gates.attach_transformer(net, droprate_init=0.3, clamp=4.6)
+    return net
+
+
+def trained_on_ranks(steps=4, build=model, backend=None):
     """Each rank has its own half of the batch and draws its own gates; the parameters stay the same."""
-    net = model()
+    net = build()
     rank = torch.distributed.get_rank()
-    budget = gates.budget(net, torch.randn(4, 6), parameters=0.5)
+    halves = torch.randn(2, 8, 6, generator=torch.Generator().manual_seed(1))
+    data = (WORDS if build is transformer else halves)[rank : rank + 1].squeeze(0)
+    data = data[None] if build is transformer else data
+    budget = gates.budget(net, data, parameters=0.6)
     wrapped = DistributedDataParallel(net)
+    used = torch.compile(wrapped, backend=backend) if backend else wrapped
     lagrangian = nupi.Lagrangian({"size": nupi.Equality()})
     dual = nupi.NuPI(lagrangian.parameters(), ki=0.1, kp=1.0, init="bumpless")
     primal = torch.optim.Adam(net.parameters(), lr=0.3)
-    data = torch.randn(2, 8, 6, generator=torch.Generator().manual_seed(1))[rank]
     torch.manual_seed(10 + rank)
     for _ in range(steps):
         violations = {"size": budget()}
         lagrangian.ascend(dual, violations)
-        lagrangian(wrapped(data).square().mean(), violations).backward()
+        output = used(data)
+        loss = (output.logits if build is transformer else output).square().mean()
+        lagrangian(loss, violations).backward()
         primal.step()
         primal.zero_grad()
     small = gates.harvest(wrapped.module, data, repeats=1)
@@ -42,7 +55,10 @@ def trained_on_ranks(steps=4):
         "multiplier": lagrangian.multipliers["size"].tolist(),
         "realised": budget.realised().item(),
         "harvested": small.after.parameters / small.before.parameters,
-        "moved": not torch.equal(model()[1].gate.log_alpha, net[1].gate.log_alpha),
+        "moved": all(
+            not torch.equal(old, new)
+            for old, new in zip(gates.gate_parameters(build()), gates.gate_parameters(net), strict=True)
+        ),
     }
 
 

@@ -68,5 +68,5 @@ def test_layers_of_the_same_form_are_measured_once(monkeypatch):
     gates.attach_transformer(model)
     gates.budget(model, words, latency=1.0)
     assert (
-        len(timed) == 4 * len(latency.GRID) ** 2 + 1
+        len(timed) == 4 * latency.POINTS**2 + 1
     )  # four forms of layer, of the same two blocks, and the whole

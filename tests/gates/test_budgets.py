@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import nupi
 from nupi import gates
 from nupi.gates.budgets.fitting import filled, strongest
-from nupi.gates.budgets.latency import GRID, Latency
+from nupi.gates.budgets.latency import Latency, points
 from nupi.gates.budgets.parts import Network, Part, always
 from nupi.gates.harvesting.conditions import ALWAYS, NEVER, Conditions
 from nupi.paper.sparsity.resnet import GATED, ResNet18
@@ -229,25 +229,46 @@ def test_latency_by_a_real_clock_never_rises_as_gates_close():
     assert budget.smallest <= 1
 
 
+def one_layer(gated):
+    conditions = Conditions()
+    channels = torch.tensor([conditions.gate(each) for each in range(gated)])
+    network = Network([Part("a", always(8), channels, (1, 0), (1, 0))], conditions)
+    return network, torch.tensor([[points(8)], [points(gated)]], dtype=torch.float64)
+
+
 def test_latency_is_read_off_the_table():
     """A table that is linear in both widths is interpolated without error."""
-    conditions = Conditions()
-    channels = torch.tensor([conditions.gate(each) for each in range(8)])
-    network = Network([Part("a", always(8), channels, (1, 0), (1, 0))], conditions)
-    table = torch.tensor(GRID, dtype=torch.float64).expand(1, 5, 5)
-    latency = Latency(network, table, 2.0, torch.ones(1, dtype=torch.float64), 8)
+    network, places = one_layer(8)
+    latency = Latency(network, places[1].clamp(max=8).expand(1, 8, 8), places, 0.0, torch.ones(1).double())
     p = torch.rand(8, dtype=torch.float64)
     assert latency(p).item() == pytest.approx(max(p.sum().item(), 1) / 8)
 
 
+def test_latency_has_the_steps_of_the_table():
+    """33 to 48 of 64 channels take three quarters of the time, 32 take half of it."""
+    network, places = one_layer(64)
+    table = torch.ceil(places[1] / 16).expand(1, 8, 8)
+    latency = Latency(network, table, places, 0.0, torch.ones(1).double())
+    for count, share in ((64, 1.0), (49, 1.0), (48, 0.75), (40, 0.75), (33, 0.75), (32, 0.5), (1, 0.25)):
+        assert latency((torch.arange(64) < count).double()).item() == pytest.approx(share)
+
+
+@pytest.mark.parametrize(("count", "size"), [(1, 1), (3, 1), (12, 4), (24, 6), (64, 1), (100, 1), (512, 1)])
+def test_points_are_whole_groups_up_to_the_whole_width(count, size):
+    found = points(count, size)
+    assert len(found) == 8
+    assert found == sorted(set(found))
+    inside = [each for each in found if each <= count]
+    assert count in inside
+    assert all(each % size == 0 for each in inside)
+
+
 def test_noise_never_makes_a_narrower_layer_the_slower_one():
     """A clock that is all noise: the whole takes 1 ms, and half of the narrower layers were measured slower."""
-    conditions = Conditions()
-    channels = torch.tensor([conditions.gate(each) for each in range(4)])
-    network = Network([Part("a", always(8), channels, (1, 0), (1, 0))], conditions)
-    table = 1e-3 * (0.5 + torch.rand(1, 5, 5, dtype=torch.float64))
-    table[0, -1, -1] = 1e-3
-    latency = Latency(network, table, 0.0, torch.ones(1, dtype=torch.float64), 4)
+    network, places = one_layer(4)
+    table = 1e-3 * (0.5 + torch.rand(1, 8, 8, dtype=torch.float64))
+    table[0, 7:, 3:] = table[0, :, 3:] = table[0, 7:, :] = 1e-3
+    latency = Latency(network, table, places, 0.0, torch.ones(1, dtype=torch.float64))
     shares = [latency((torch.arange(4) < count).double()).item() for count in range(5)]
     assert shares == sorted(shares)
     assert shares[-1] == pytest.approx(1.0)

@@ -16,8 +16,17 @@ def ranks():
     both.close()
 
 
-def test_ranks_keep_the_same_gates_and_the_same_multiplier(ranks):
-    first, second = ranks.run(parallel.trained_on_ranks, world=2)
+@pytest.mark.parametrize(
+    ("build", "backend"),
+    [
+        (parallel.model, None),
+        (parallel.transformer, None),
+        pytest.param(parallel.model, "aot_eager", marks=pytest.mark.nightly),
+    ],
+    ids=["norms", "transformer", "norms, compiled"],
+)
+def test_ranks_keep_the_same_gates_and_the_same_multiplier(ranks, build, backend):
+    first, second = ranks.run(parallel.trained_on_ranks, 4, build, backend, world=2)
     assert first == second
     assert first["moved"]
     assert first["realised"] == pytest.approx(first["harvested"], rel=1e-6)

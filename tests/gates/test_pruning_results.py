@@ -1,8 +1,9 @@
-"""The table of docs/gates.md is that of results/pruning."""
+"""The tables of docs/gates.md are those of results/pruning."""
 
 import csv
 from pathlib import Path
 
+from benchmarks import gates_latency, gates_report
 from benchmarks.gates_report import markdown, table
 
 ROOT = Path(__file__).parents[2]
@@ -18,6 +19,34 @@ def test_the_guide_has_the_numbers_of_the_results():
 def test_every_method_kept_to_the_flops_it_was_given():
     assert all(line["flops"] <= line["asked"] + 0.005 for line in table())
     assert all(line["seeds"] == 3 for line in table())
+
+
+def test_every_method_had_the_same_time():
+    """In steps of the dense network, as each run measured them; the seconds are those of a busy machine."""
+    assert all(abs(float(row["dense_steps"]) - 1_000) < 1 for row in gates_report.read())
+    for task in ("cifar", "text"):
+        seconds = [line["seconds"] for line in table() if line["task"] == task]
+        assert max(seconds) <= 1.15 * min(seconds)
+
+
+def test_the_guide_says_where_trainings_ended_before_the_fit():
+    guide = (ROOT / "docs" / "gates.md").read_text(encoding="utf-8")
+    for task, title in (("cifar", "the ResNet-18 below"), ("text", "the GPT-2 below")):
+        for asked in ("0.5", "0.25"):
+            runs = [row for row in gates_report.read() if (row["task"], row["asked"]) == (task, asked)]
+            ended = [f"{100 * float(row['ended']):.1f}" for row in runs if row["ended"]]
+            assert len(ended) == 3
+            line = f"{float(asked):.0%} of the FLOPs | {ended[0]}, {ended[1]} and {ended[2]}% |"
+            assert any(title in each and line in each for each in guide.splitlines()), (title, line)
+
+
+def test_the_guide_has_what_a_budget_on_latency_predicted():
+    guide = (ROOT / "docs" / "gates.md").read_text(encoding="utf-8")
+    rows = gates_latency.read()
+    assert all(line in guide for line in gates_latency.table(rows))
+    for network, words in (("convolutions", "four convolutions"), ("gpt2", "GPT-2")):
+        off = [float(row["measured"]) - float(row["predicted"]) for row in rows if row["network"] == network]
+        assert f"{words}, it was off by {100 * min(off):.0f} to {100 * max(off):.0f} points" in guide
 
 
 def test_the_reasons_for_our_own_surgery_are_those_that_were_measured():

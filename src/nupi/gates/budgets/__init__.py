@@ -146,7 +146,7 @@ def _share(model: nn.Module, call: Call, unit: str) -> Callable[[torch.Tensor], 
     except UntraceableError as error:
         raise ValueError(f"{error}. So the size of the harvested network cannot be computed") from error
     if unit == "latency":
-        return timed(parts, plain, call, gates)
+        return timed(parts, plain, call)
     if unit == "parameters":
         total = sum(each.numel() for each in plain.parameters())
         return Count(parts, [each.parameters for each in parts.parts], total, gates)

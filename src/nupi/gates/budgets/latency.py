@@ -1,14 +1,16 @@
 """How long the network takes for given gates: a table of measured times for every layer, interpolated.
 
-Each layer is timed at a few widths in and out, on the device and for the input of the example. What the layers do not
-explain (activations, sums, pooling, attention) is shared out among them by the numbers they give, and falls with their
-widths.
+Each layer is timed at a few widths in and out, on the device and for the input of the example. Times of convolutions
+are stairs: a processor takes 16 channels at once, so 33 cost as much as 48. So a layer is timed at both sides of a
+step. What the layers do not explain (activations, sums, pooling, attention) is shared out among them by the numbers
+they give, and falls with their widths.
 """
 
 from __future__ import annotations
 
 import copy
 import functools
+import time
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,8 +30,29 @@ if TYPE_CHECKING:
     from nupi.gates.budgets.parts import Network, Part
     from nupi.gates.call import Call
 
-GRID = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the widths, as shares; 0 stands for one channel
-SECONDS = 0.01  # that each entry of a table is measured for
+STEP = 16  # channels that are computed at once
+POINTS = 8  # at which a width is measured: both sides of three steps, and the ends
+ROUNDS = 3  # of measurements, of which the shortest times count
+SECONDS = 0.003  # that each entry of a table is measured for in a round
+
+
+def points(count: int, size: int = 1) -> list[int]:
+    """The widths at which a layer of `count` channels is measured, in rising order; those beyond `count` stand for it.
+
+    >>> points(64)
+    [1, 16, 17, 32, 33, 48, 49, 64]
+    >>> points(3)
+    [1, 2, 3, 4, 5, 6, 7, 8]
+
+    Args:
+        count: the channels of the whole layer.
+        size: how many go together, as those of a group do.
+    """
+    step = next(each for each in (STEP, 8, 1) if each == 1 or count >= 4 * each)
+    steps = [max(1, round(count * quarter / 4 / step)) * step for quarter in (1, 2, 3)]
+    wanted = [1, *(each + side for each in steps for side in (0, 1)), count]
+    found = sorted({min(size * -(-each // size), count) for each in wanted})
+    return found + [count + more for more in range(1, POINTS + 1 - len(found))]
 
 
 class Latency:
@@ -37,29 +60,32 @@ class Latency:
 
     Args:
         network: the parts and their conditions.
-        tables: of each part, the time by width in and width out (parts, len(GRID), len(GRID)).
+        tables: of each part, the time by width in and width out (parts, POINTS, POINTS).
+        places: of each part, the widths in and out that these are (2, parts, POINTS).
         total: the time of the whole network.
         outputs: how many numbers each part gives.
-        gates: how many there are.
     """
 
     def __init__(
-        self, network: Network, tables: torch.Tensor, total: float, outputs: torch.Tensor, gates: int
+        self,
+        network: Network,
+        tables: torch.Tensor,
+        places: torch.Tensor,
+        total: float,
+        outputs: torch.Tensor,
     ) -> None:
         self._widths = Widths(network)
-        self._full = torch.stack(self._widths(torch.ones(gates, dtype=torch.float64)))
         tables = _never_slower(tables)
         rest = max(total - float(tables[:, -1, -1].sum()), 0.0) * outputs / outputs.sum()
-        grid = torch.tensor(GRID, dtype=torch.float64)
-        tables = tables + rest[:, None, None] * grid
-        self._tables = tables / tables[:, -1, -1].sum()
+        full = torch.tensor([len(part.outgoing) for part in network.parts])
+        tables = tables + (rest[:, None] * (places[1] / full[:, None]).clamp(max=1))[:, None, :]
+        self._tables, self._places = tables / tables[:, -1, -1].sum(), places
 
     def __call__(self, gates: torch.Tensor) -> torch.Tensor:
         """The share that is left for these gates, or for these probabilities about."""
-        incoming, outgoing = torch.stack(self._widths(gates)) / self._full.to(gates)
-        tables = self._tables.to(gates)
+        tables, places = self._tables.to(gates), self._places.to(gates)
         parts = torch.arange(len(tables), device=gates.device)
-        (i, u), (j, v) = _cell(incoming), _cell(outgoing)
+        (i, u), (j, v) = (_cell(*each) for each in zip(self._widths(gates), places, strict=True))
         near = tables[parts, i, j] * (1 - v) + tables[parts, i, j + 1] * v
         far = tables[parts, i + 1, j] * (1 - v) + tables[parts, i + 1, j + 1] * v
         return (near * (1 - u) + far * u).sum()
@@ -76,14 +102,15 @@ def _never_slower(tables: torch.Tensor) -> torch.Tensor:
     return tables
 
 
-def _cell(share: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Which cell of the grid a share is in, and where in the cell."""
-    place = share * (len(GRID) - 1)
-    cell = place.detach().long().clamp(max=len(GRID) - 2)
-    return cell, place - cell
+def _cell(width: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Between which two places each width is, and where between them."""
+    cell = torch.searchsorted(places, width.detach()[:, None].contiguous(), right=True).squeeze(1) - 1
+    cell = cell.clamp(0, POINTS - 2)
+    low, high = (places.gather(1, each[:, None]).squeeze(1) for each in (cell, cell + 1))
+    return cell, (width - low) / (high - low)
 
 
-def timed(network: Network, plain: nn.Module, call: Call, gates: int) -> Latency:
+def timed(network: Network, plain: nn.Module, call: Call) -> Latency:
     """The latency of a plain model as a function of the gates, measured on these inputs.
 
     In a run of many processes the times are those of rank 0: else each would have its own multiplier, and fit its own
@@ -103,14 +130,33 @@ def timed(network: Network, plain: nn.Module, call: Call, gates: int) -> Latency
         ],
         dtype=torch.float64,
     )
-    return Latency(network, tables, total, outputs, gates)
+    return Latency(network, tables, _places(network, plain), total, outputs)
+
+
+def _places(network: Network, plain: nn.Module) -> torch.Tensor:
+    """The widths at which the parts are measured, in and out."""
+    found = []
+    for part in network.parts:
+        size = _together(plain.get_submodule(part.name), len(part.outgoing))
+        found.append([points(len(part.incoming)), points(len(part.outgoing), size)])
+    return torch.tensor(found, dtype=torch.float64).transpose(0, 1).contiguous()
 
 
 def _measured(
     network: Network, plain: nn.Module, call: Call, shapes: dict[str, tuple[torch.Size, torch.Size]]
 ) -> tuple[torch.Tensor, float]:
-    """The tables of all parts, and the time of the whole model."""
-    nothing = torch.zeros(len(GRID), len(GRID), dtype=torch.float64)
+    """The tables of all parts, and the time of the whole model.
+
+    What disturbs a machine lasts for longer than one measurement, so each is made again after all the others.
+    """
+    tables, totals = zip(*(_once(network, plain, call, shapes) for _ in range(ROUNDS)), strict=True)
+    return torch.stack(tables).amin(0), min(totals)
+
+
+def _once(
+    network: Network, plain: nn.Module, call: Call, shapes: dict[str, tuple[torch.Size, torch.Size]]
+) -> tuple[torch.Tensor, float]:
+    nothing = torch.zeros(POINTS, POINTS, dtype=torch.float64)
     known: dict[
         object, torch.Tensor
     ] = {}  # layers of the same form take the same time: one of them is measured
@@ -129,43 +175,47 @@ def _measured(
 
 def _table(layer: nn.Module, part: Part, given: torch.Size) -> torch.Tensor:
     """Seconds by width in (rows) and width out (columns)."""
-    pairwise = part.parameters[0] > 0
-    rows = [
-        [_narrow_seconds(layer, part, given, i if pairwise else o, o, pairwise=pairwise) for o in GRID]
-        for i in (GRID if pairwise else (1.0,))
-    ]
-    return torch.tensor(rows, dtype=torch.float64).expand(len(GRID), len(GRID))
+    pairwise, count = part.parameters[0] > 0, len(part.outgoing)
+    outs = [out for out in points(count, _together(layer, count)) if out <= count]
+    ins = [each for each in points(len(part.incoming)) if each <= len(part.incoming)] if pairwise else [None]
+    rows = [[_narrow_seconds(layer, part, given, each, out) for out in outs] for each in ins]
+    table = torch.tensor(rows, dtype=torch.float64)
+    table = torch.cat([table, table[:, -1:].expand(-1, POINTS - len(outs))], 1)  # beyond the whole width
+    return torch.cat([table, table[-1:].expand(POINTS - len(ins), -1)])
 
 
 def _narrow_seconds(
-    layer: nn.Module, part: Part, given: torch.Size, share_in: float, share_out: float, *, pairwise: bool
+    layer: nn.Module, part: Part, given: torch.Size, width_in: int | None, width_out: int
 ) -> float:
+    """Of a layer with so many channels in, or as many as come out if that is None, and so many out."""
     is_last = isinstance(layer, (nn.Linear, *LAYER_NORMS)) or is_conv1d(layer)
-    dim, groups = len(given) - 1 if is_last else 1, _groups(layer)
-    incoming, outgoing = _first(given[dim], share_in, groups), _first(len(part.outgoing), share_out, groups)
+    dim = len(given) - 1 if is_last else 1
+    # A grouped convolution may have other numbers of channels in than out: what goes in has as many groups.
+    wanted = given[dim] * width_out // len(part.outgoing) if width_in is None else width_in
     small = copy.deepcopy(layer)
-    narrow_layer(small, outgoing, incoming if pairwise else None)
-    sizes = [*given[:dim], int(incoming.sum()), *given[dim + 1 :]]
+    outgoing = torch.arange(len(part.outgoing)) < width_out
+    narrow_layer(small, outgoing, None if width_in is None else torch.arange(given[dim]) < wanted)
+    sizes = [*given[:dim], wanted, *given[dim + 1 :]]
     any_parameter = next(iter(small.parameters()))
     return _seconds(small, (torch.randn(sizes, device=any_parameter.device, dtype=any_parameter.dtype),))
 
 
-def _groups(layer: nn.Module) -> int:
-    """How many groups a layer's channels are in that go as a whole; 1 if they go one by one."""
-    return layer.num_groups if isinstance(layer, nn.GroupNorm) else int(getattr(layer, "groups", 1))
-
-
-def _first(count: int, share: float, groups: int) -> torch.Tensor:
-    """The first channels, about this share of them, and whole groups if there are any."""
-    size = count // groups if groups > 1 else 1
-    return torch.arange(count) < size * max(1, round(share * count / size))
+def _together(layer: nn.Module, count: int) -> int:
+    """How many of a layer's channels go together: those of a group, or 1."""
+    groups = layer.num_groups if isinstance(layer, nn.GroupNorm) else int(getattr(layer, "groups", 1))
+    return count // groups if groups > 1 else 1
 
 
 @torch.no_grad()
 def _seconds(module: Callable[..., Any], inputs: tuple[Any, ...]) -> float:
     from torch.utils.benchmark import Timer
 
+    threads = torch.get_num_threads()
+    on_host = not any(isinstance(each, torch.Tensor) and each.device.type != "cpu" for each in inputs)
+    # Other programs on the machine do not count, if the time of this one can be told.
+    clock: dict[str, Any] = {"timer": time.process_time} if on_host and threads == 1 else {}
     timer = Timer(
-        "module(*inputs)", globals={"module": module, "inputs": inputs}, num_threads=torch.get_num_threads()
+        "module(*inputs)", globals={"module": module, "inputs": inputs}, num_threads=threads, **clock
     )
-    return float(timer.blocked_autorange(min_run_time=SECONDS).median)
+    count = max(1, int(SECONDS / max(timer.timeit(1).mean, 1e-9)))
+    return float(timer.timeit(count).mean)
