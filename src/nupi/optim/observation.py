@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nupi.plant.optimizers import Scaling
     from nupi.violations import Target, Violation
 
-ROWS = ("measured", "response", "balance", "slope", "speed", "curvature")
+ROWS = ("measured", "response", "balance", "slope", "reach", "speed", "curvature")
 TRUST = 10.0
 SETTLING = 8.0  # what the first b asks for is settled after steps / 8
 FAINT = 1e-12  # a balance below this is that of a loss without a gradient
@@ -31,6 +31,7 @@ class Shown(NamedTuple):
     target: Target
     errors: torch.Tensor
     elements: torch.Tensor | None  # positions in the flat group; None means all of them
+    share: float = 1.0  # of the group, where each batch shows other rows of it
 
     def part(self, tensor: torch.Tensor) -> torch.Tensor:
         """The numbers of these constraints, from a tensor of the whole group."""
@@ -94,8 +95,8 @@ def _note(
         return
     plant, bent = _measured(dual, found, loss, shown)
     counts = [len(one.errors) for one in shown]
-    parts = [part.split(counts) for part in (plant.response, plant.balance, plant.slope)]
-    for one, b, balance, slope in zip(shown, *parts, strict=True):
+    parts = [part.split(counts) for part in (plant.response, plant.balance, plant.slope, plant.reach)]
+    for one, b, balance, slope, reach in zip(shown, *parts, strict=True):
         usable = (b > 0) & b.isfinite() & balance.isfinite()
         rows = torch.stack(
             [
@@ -103,6 +104,7 @@ def _note(
                 b.double().clamp(min=TINY).log(),
                 balance.double().clamp(min=FAINT).log(),
                 slope.double().clamp(min=TINY).log(),
+                reach.double(),
                 plant.speed.double().expand_as(b),
                 bent.double().expand_as(b),
             ]
@@ -130,12 +132,14 @@ def see(target: Target, violation: Violation, factor: float = 1.0) -> Shown:
         term = violation.term(target._replace(multiplier=theta, penalty=None))
         (errors,) = torch.autograd.grad(term, theta, create_graph=True, materialize_grads=True)
     errors = factor * errors.flatten()
-    if len(errors) <= MOST_ROWS:
+    sampled = violation.moving().by_rows
+    if len(errors) <= MOST_ROWS and not sampled:
         return Shown(target, errors, None)
     elements = errors.detach().nonzero().squeeze(1)
-    if 2 * len(elements) > len(errors):
+    share = len(elements) / len(errors)
+    if share == 1.0 or (share > 0.5 and not sampled):
         return Shown(target, errors, None)
-    return Shown(target, errors[elements], elements)
+    return Shown(target, errors[elements], elements, share if sampled else 1.0)
 
 
 def _measured(
@@ -157,9 +161,10 @@ def _measured(
     signs = torch.Generator().manual_seed(group["taken"])
     counts = [len(one.errors) for one in shown]
     try:
-        plant = measure(found, loss, errors, theta, live, wants, counts, need, signs)
+        shares = [one.share for one in shown]
+        plant = measure(found, loss, errors, theta, live, wants, counts, need, signs, shares)
         bent = torch.zeros((), dtype=errors.dtype, device=errors.device)
-        if group["per_step"] > 1:
+        if group["per_step"] > 1 or min(shares) < 1.0:
             bent = _curvature(found, loss + torch.dot(theta, errors), errors, signs)
     except RuntimeError as error:
         if "donated" not in str(error):
@@ -193,7 +198,7 @@ def _take_in(state: dict[str, torch.Tensor], note: torch.Tensor, group: dict[str
     A response that is too small is the dangerous error: the average may not fall below what was known that fast.
     """
     count, *means = (row.view(state["response"].shape) for row in note)
-    response, balance, slope, speed, bent = (mean / count.clamp(min=1.0) for mean in means)
+    response, balance, slope, reach, speed, bent = (mean / count.clamp(min=1.0) for mean in means)
     response, balance, slope = response.exp(), balance.exp(), slope.exp()
     old = {name: state[name].double() for name in PLANT}
     known = old["response"] > 0
@@ -211,6 +216,7 @@ def _take_in(state: dict[str, torch.Tensor], note: torch.Tensor, group: dict[str
         "balance": _averaged(old["balance"], balance, balance / TRUST**2, balance * TRUST),
         # 0 is what it was as long as nobody knew of several primal steps to a dual step.
         "curvature": torch.where(old["curvature"] > 0, (old["curvature"] + bent) / 2, bent),
+        "reach": reach,
         "speed": speed,
         "slope": steepest,
         "sure": closeness,

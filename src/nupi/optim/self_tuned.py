@@ -264,15 +264,15 @@ class SelfTuned(DualOptimizer):
         assert isinstance(theta, torch.Tensor)
         assert isinstance(e, torch.Tensor)
         kept: Any = state
-        lr, phase = gains["lr"], options["phase"]
-        if first or torch.compiler.is_compiling():
-            phase, options = RETUNING, {**options, "stride": 1}
+        lr, phase, period = gains["lr"], options["phase"], options.get("period", 1.0)
+        if first or torch.compiler.is_compiling() or period > 1.0:
+            phase, options = RETUNING, {**options, "stride": period}
         if first:
             self_tuning.open_(theta, kept, e)
             if not options["measured"]:
                 identification.open_(theta, kept, e)
         if not options["measured"]:
-            identification.hear_(kept, e, gains["steps"])
+            identification.hear_(kept, e, gains["steps"], period)
         if phase != RESTING:
             SelfTuned._tune(phase, theta, kept, e, gains, options, bounds)
         ki, kp, weight, pull, damping = map(kept.__getitem__, self_tuning.GAINS)
@@ -306,8 +306,9 @@ class SelfTuned(DualOptimizer):
         if not options["measured"]:
             identification.identify_(theta, state, steps, stride, gains["scale"], bounds)
         if phase == RETUNING:
-            past = between_retunings(options)
-            self_tuning.retune_(state, steps, stride, past, options["per_step"], bounds)
+            period = options.get("period", 1.0)
+            past = period if period > 1.0 else between_retunings(options)
+            self_tuning.retune_(state, steps, stride, past, options["per_step"], bounds, period)
 
     def _batches(self, group: dict[str, Any]) -> bool:  # noqa: ARG002
         """Every parameter has gains of its own, so that none moves alike with another."""

@@ -52,6 +52,7 @@ FAST_POLE = 0.7  # kappa where nothing limits it
 SHAKING = 0.1  # the share of `scale` by which noise may move a multiplier
 SMOOTHING = 32.0  # averages reach back over steps / 32
 SOFT = 4.0 / 3.0  # the factor of the speed from half of `steps` on; it grows to that from 0
+LEAPS = 1.0
 PATIENCE = 0.03  # a violation above this share of its worst is not met yet
 URGENCY = 9.0  # by how much the speed grows in `steps` if it is not (in log)
 BEYOND = 4.0  # in units of `scale`: where a multiplier is taken for too large
@@ -62,9 +63,9 @@ TINY = 1e-30
 
 GAINS = ("ki", "kp", "weight", "pull", "damping")  # pull = ki + damping, damping = kp weight
 NOTES = ("last", "change")
-SUMMARIES = ("age", "covariance", "mean", "level", "slow")
+SUMMARIES = ("age", "covariance", "mean", "level", "slow", "jump")
 JUDGED = ("worst", "boost", "stuck")
-PLANT = ("response", "curvature", "balance", "speed", "slope", "least", "sure")
+PLANT = ("response", "curvature", "balance", "speed", "reach", "slope", "least", "sure")
 
 
 def open_(theta: torch.Tensor, state: State, e: torch.Tensor) -> None:
@@ -81,7 +82,7 @@ def note_(state: State, e: torch.Tensor) -> None:
     state["last"].copy_(e)
 
 
-def watch_(theta: torch.Tensor, state: State, e: torch.Tensor, steps: Gain, stride: int) -> None:
+def watch_(theta: torch.Tensor, state: State, e: torch.Tensor, steps: Gain, stride: float) -> None:
     """Take a violation in: its changes, its mean, and the mean of the multiplier that it answers.
 
     Args:
@@ -95,6 +96,8 @@ def watch_(theta: torch.Tensor, state: State, e: torch.Tensor, steps: Gain, stri
     before = state["change"].clone()
     note_(state, e)
     state["covariance"].lerp_(before.mul_(state["change"]), 1 / 32)
+    fading = exp(at_most(SPEED * stride / steps, 1.0) * -1.0)
+    torch.maximum(state["jump"].mul_(fading), state["change"].abs(), out=state["jump"])
     state["age"].add_(float(stride))
     state["mean"].lerp_(e, rate)
     state["level"].lerp_(theta, rate)
@@ -102,7 +105,13 @@ def watch_(theta: torch.Tensor, state: State, e: torch.Tensor, steps: Gain, stri
 
 
 def retune_(
-    state: State, steps: Gain, stride: int, past: int, per_step: float, bounds: Bounds | None
+    state: State,
+    steps: Gain,
+    stride: float,
+    past: float,
+    per_step: float,
+    bounds: Bounds | None,
+    period: float = 1.0,
 ) -> None:
     """Write the gains that place the poles, given what is known; 0 where nothing is known of the plant yet.
 
@@ -114,6 +123,7 @@ def retune_(
         per_step: primal steps per dual step, N. Over them a drift relaxes by alpha = exp(-h N), and a change of
             the multiplier acts through b N (1 - alpha) / (h N).
         bounds: of the multipliers; without any, an error of either sign is a violation.
+        period: dual steps from one step of these multipliers to the next; more than 1 where a batch shows some rows.
     """
     noise = sigma(state)
     left = certain_violation(state, noise, steps, stride, bounds)
@@ -125,19 +135,22 @@ def retune_(
     _hurry_(state, steps, past, overdue, left, reach - size)
     _mark_stuck_(state, overdue, left, size - scale)
 
-    relaxed = _times(state["curvature"], per_step).clamp(min=1e-6)
+    lasting = per_step * period
+    relaxed = _times(state["curvature"], lasting).clamp(min=1e-6)
     kept = relaxed.neg()
     gone = torch.expm1(kept).neg_()  # 1 - alpha
-    b = _times((state["response"] * gone).div_(relaxed), per_step).clamp(min=TINY)
+    b = _times((state["response"] * gone).div_(relaxed), lasting).clamp(min=TINY)
     soft = (state["age"] * (2.0 / steps * SOFT)).clamp_(max=SOFT)
     top = _times(state["speed"], per_step)
     speed = at_most(torch.where(top > 0, top, SPEED / steps), SPEED / steps)
-    w = torch.mul(speed, state["boost"]).mul_(soft)
+    w = _times(torch.mul(speed, state["boost"]).mul_(soft), period)
     quiet = (b * scale).mul_(SHAKING).div_(noise.clamp_(min=TINY))
     # kappa sqrt(weight / (2 - weight)) <= quiet: kappa itself where there is no smoothing, sqrt(2 kappa^3) where much.
     allowed = torch.maximum(quiet, quiet.square().mul_(0.5).pow_(1.0 / 3.0))
     # Less than 2 w would not damp a constraint on its way; one that is met need not be hurried.
     damped = torch.add(w, w).mul_(left.sign())
+    far = _times(state["reach"], lasting) * LEAPS
+    allowed = torch.where(far > 0, torch.minimum(allowed, far / state["jump"].clamp(min=TINY)), allowed)
     kappa = torch.minimum(kept.exp_().mul_(FAST_POLE), torch.maximum(allowed, damped))
     if "most" in state:  # b is a guess until it has been identified, and may be too small
         kappa = torch.where(state["sure"] > 0, kappa, kappa.clamp(max=GUESSING))
@@ -160,7 +173,7 @@ def _mark_stuck_(state: State, overdue: torch.Tensor, left: torch.Tensor, above:
 
 
 def _hurry_(
-    state: State, steps: Gain, past: int, overdue: torch.Tensor, left: torch.Tensor, below: torch.Tensor
+    state: State, steps: Gain, past: float, overdue: torch.Tensor, left: torch.Tensor, below: torch.Tensor
 ) -> None:
     """After `steps`, speed up while a violation is not met, unless its multiplier is too large: `below` its limit."""
     unmet = torch.sub(left, state["worst"], alpha=PATIENCE)
@@ -177,7 +190,7 @@ def violation(state: State, bounds: Bounds | None) -> torch.Tensor:
 
 
 def certain_violation(
-    state: State, noise: torch.Tensor, steps: Gain, stride: int, bounds: Bounds | None
+    state: State, noise: torch.Tensor, steps: Gain, stride: float, bounds: Bounds | None
 ) -> torch.Tensor:
     """The smoothed violation less twice the standard error of its mean: noise alone is no violation."""
     rate = smoothing(steps, stride)
@@ -200,7 +213,7 @@ def sigma(state: State) -> torch.Tensor:
     return (state["covariance"] / pairs.mul_(-1 / 32).expm1_()).clamp_(min=0.0).sqrt_()
 
 
-def smoothing(steps: Gain, stride: int) -> Gain:
+def smoothing(steps: Gain, stride: float) -> Gain:
     """The weight of the newest number in an average."""
     return at_most(SMOOTHING * stride / steps, 1.0)
 

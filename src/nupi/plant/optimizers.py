@@ -25,6 +25,8 @@ class Scaling(NamedTuple):
     parameter: torch.Tensor
     rate: float
     second_moment: torch.Tensor | None = None
+    kept: float = 1.0  # of the second moment, when the next gradient comes
+    newest: float = 0.0  # the share of that gradient's square in it
 
 
 def check_optimizers(optimizers: Any) -> tuple[torch.optim.Optimizer, ...]:
@@ -84,13 +86,17 @@ def _scaling(
         moment = state["square_avg"]
         if group["centered"]:
             moment = (moment - state["grad_avg"].square()).clamp(min=0.0)
-        return Scaling(parameter, rate / (1.0 - group["momentum"]), moment)
+        return Scaling(
+            parameter, rate / (1.0 - group["momentum"]), moment, group["alpha"], 1.0 - group["alpha"]
+        )
     if isinstance(optimizer, torch.optim.Adagrad):
         if not float(state["step"]):
             return None
-        return Scaling(parameter, rate / (1.0 + (float(state["step"]) - 1) * group["lr_decay"]), state["sum"])
+        rate /= 1.0 + (float(state["step"]) - 1) * group["lr_decay"]
+        return Scaling(parameter, rate, state["sum"], 1.0, 1.0)
     if "exp_avg_sq" not in state:
         return None
     moment = state["max_exp_avg_sq"] if group.get("amsgrad") else state["exp_avg_sq"]
-    steps = float(state["step"])
-    return Scaling(parameter, rate, moment / (1.0 - float(group["betas"][1]) ** steps))
+    steps, keep = float(state["step"]), float(group["betas"][1])
+    known, soon = 1.0 - keep**steps, 1.0 - keep ** (steps + 1)
+    return Scaling(parameter, rate, moment / known, keep * known / soon, (1.0 - keep) / soon)

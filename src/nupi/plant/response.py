@@ -46,6 +46,8 @@ class Plant(NamedTuple):
     """The largest share of the violation that one primal step can remove; 0 for SGD, which has no such bound."""
     slope: torch.Tensor
     """The length of the constraint's gradient."""
+    reach: torch.Tensor
+    """How far one primal step can move the violation at most; 0 where there is no such bound, as for SGD."""
 
 
 def measure(
@@ -58,6 +60,7 @@ def measure(
     groups: Sequence[int],
     need: float,
     signs: torch.Generator,
+    shares: Sequence[float] | None = None,
 ) -> Plant:
     """Measure the plant on one batch. The graph is kept, for the user's own backward pass.
 
@@ -71,6 +74,7 @@ def measure(
         groups: how many of the violations belong to each group, in order.
         need: how far the violations should move a step, in norm.
         signs: for the random directions.
+        shares: which share of each group the violations are; all of it unless given.
     """
     parameters = [one.parameter for one in scalings]
     numbers = sum(p.numel() for p in parameters)
@@ -85,10 +89,13 @@ def measure(
         rows = _jacobian(violations, parameters)
         along = [(row * _column(toward, row)).square().sum(0).sqrt() for row in rows]
         pushed = [(row * _column(weights, row)).square().sum(0) for row in rows]
+        push = [(row * _column(weights, row)).sum(0) for row in rows]
     else:
         along = [g.abs() for g in _gradients(violations, parameters, toward)]
-        pushed = [g.square() for g in _gradients(violations, parameters, weights)]
-    p, top = preconditioner(scalings, along, pushed, need)
+        push = _gradients(violations, parameters, weights)
+        pushed = [g.square() for g in push]
+    coming = [f + g for f, g in zip(force, push, strict=True)]
+    p, top = preconditioner(scalings, along, pushed, coming, need)
     pull = _square(force, p)
     if exact:
         flat = [row.flatten(1) for row in rows]
@@ -97,32 +104,74 @@ def measure(
         diagonal = m.diagonal().clamp(min=0.0)
         root = diagonal.sqrt().clamp(min=TINY)
         overlap = m.abs() / (root[:, None] * root)
-        response = diagonal * (overlap[:, live].sum(1) + (~live).to(overlap.dtype))
+        crowd = overlap[:, live].sum(1) + (~live).to(overlap.dtype)
         slope = torch.stack([row.square().sum(1) for row in flat]).sum(0).sqrt()
+        tops = [
+            s.rate * row.abs().sum(1)
+            for s, row in zip(scalings, flat, strict=True)
+            if s.second_moment is not None
+        ]
+        reach = torch.stack(tops).sum(0) if tops else torch.zeros_like(slope)
+        if shares is not None:
+            diagonal, crowd, slope, reach = _pooled(diagonal, crowd, slope, reach, live, groups, shares)
+        response = diagonal * crowd
     else:
         diagonal, slope = _mean_diagonals(violations, parameters, p, groups, signs)
+        reach = torch.zeros_like(slope)
         unit = toward / diagonal.sqrt().clamp(min=TINY)
         unit = unit / unit.norm().clamp(min=TINY)
         scaled = unit / diagonal.sqrt().clamp(min=TINY)
         largest = _square(_gradients(violations, parameters, scaled), p)
-        response = diagonal * (MARGIN * largest).clamp(min=1.0)
+        response = diagonal * torch.maximum(MARGIN * largest, _each(shares or [1.0] * len(groups), groups, diagonal))
     share = torch.zeros(()) if top is None else (top / wanted.norm().clamp(min=TINY)).clamp(max=UNLIMITED)
     balance = (pull / diagonal.clamp(min=TINY)).sqrt() * (diagonal > 0)
-    return Plant(response, balance, share.to(response), slope)
+    return Plant(response, balance, share.to(response), slope, reach)
+
+
+def _pooled(
+    diagonal: torch.Tensor,
+    crowd: torch.Tensor,
+    slope: torch.Tensor,
+    reach: torch.Tensor,
+    live: torch.Tensor,
+    groups: Sequence[int],
+    shares: Sequence[float],
+) -> tuple[torch.Tensor, ...]:
+    """One plant for all rows of a group that is shown in part: that of the rows that are live.
+
+    A row that is met by far may have next to no gradient on this batch (a squared error, a hinge), and all of it on the
+    next one that shows it. A row acts on itself in a share of the steps alone; that the rows it is shown with are others
+    each time is no matter.
+    """
+    parts = [part.split(list(groups)) for part in (diagonal, crowd, slope, reach, live)]
+    found = []
+    for m, c, s, r, on, share in zip(*parts, shares, strict=True):
+        if share < 1.0:
+            on = on | ~on.any()
+            c = (c[on].max() - 1.0 + share).expand_as(c)
+            m, s, r = m[on].mean().expand_as(m), s[on].square().mean().sqrt().expand_as(s), r[on].mean().expand_as(r)
+        found.append((m, c, s, r))
+    return tuple(torch.cat(part) for part in zip(*found, strict=True))
+
+
+def _each(numbers: Sequence[float], groups: Sequence[int], like: torch.Tensor) -> torch.Tensor:
+    """A number for each constraint, from one for each group."""
+    return torch.cat([like.new_full((count,), number) for number, count in zip(numbers, groups, strict=True)])
 
 
 def preconditioner(
     scalings: Sequence[Scaling],
     along: Sequence[torch.Tensor],
     pushed: Sequence[torch.Tensor],
+    coming: Sequence[torch.Tensor],
     need: float,
 ) -> tuple[list[torch.Tensor], torch.Tensor | None]:
     """P at the amplitude that is needed, and the top speed along the violation if the optimizer has one."""
-    bounded = [
-        (g, s.rate, s.second_moment)
-        for g, s in zip(along, scalings, strict=True)
-        if s.second_moment is not None
+    moments = [
+        None if s.second_moment is None else s.kept * s.second_moment + s.newest * g.square()
+        for s, g in zip(scalings, coming, strict=True)
     ]
+    bounded = [(g, s.rate, v) for g, s, v in zip(along, scalings, moments, strict=True) if v is not None]
     if not bounded:
         return [torch.full_like(s.parameter, s.rate) for s in scalings], None
     top = torch.stack([(rate * g).sum() for g, rate, _ in bounded]).sum()
@@ -141,11 +190,11 @@ def preconditioner(
         low, high = torch.where(short, middle, low), torch.where(short, high, middle)
     delta = 10.0**high
     found = []
-    for one, g, extra in zip(scalings, along, pushed, strict=True):
-        if one.second_moment is None:
+    for one, g, extra, v in zip(scalings, along, pushed, moments, strict=True):
+        if v is None:
             found.append(torch.full_like(one.parameter, one.rate))
         else:
-            size = (one.second_moment + (delta * g).square() + 0.04 * extra).sqrt()
+            size = (v + (delta * g).square() + 0.04 * extra).sqrt()
             found.append(one.rate / size.clamp(min=1e-12))
     return found, top
 
