@@ -9,7 +9,7 @@ import torch
 from nupi.optim import self_tuning
 from nupi.optim.self_tuning import PLANT, TINY, scale_of
 from nupi.plant.optimizers import scalings
-from nupi.plant.response import MOST_ROWS, Plant, curvature, measure
+from nupi.plant.response import MOST_ROWS, Plant, Sample, curvature, measure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +31,7 @@ class Shown(NamedTuple):
     target: Target
     errors: torch.Tensor
     elements: torch.Tensor | None  # positions in the flat group; None means all of them
-    share: float = 1.0  # of the group, where each batch shows other rows of it
+    share: float | None = None  # of the group's rows, if each batch shows other ones
 
     def part(self, tensor: torch.Tensor) -> torch.Tensor:
         """The numbers of these constraints, from a tensor of the whole group."""
@@ -139,7 +139,7 @@ def see(target: Target, violation: Violation, factor: float = 1.0) -> Shown:
     share = len(elements) / len(errors)
     if share == 1.0 or (share > 0.5 and not sampled):
         return Shown(target, errors, None)
-    return Shown(target, errors[elements], elements, share if sampled else 1.0)
+    return Shown(target, errors[elements], elements, share if sampled else None)
 
 
 def _measured(
@@ -161,10 +161,10 @@ def _measured(
     signs = torch.Generator().manual_seed(group["taken"])
     counts = [len(one.errors) for one in shown]
     try:
-        shares = [one.share for one in shown]
-        plant = measure(found, loss, errors, theta, live, wants, counts, need, signs, shares)
+        samples = [_sample(dual, one) for one in shown]
+        plant = measure(found, loss, errors, theta, live, wants, counts, need, signs, samples)
         bent = torch.zeros((), dtype=errors.dtype, device=errors.device)
-        if group["per_step"] > 1 or min(shares) < 1.0:
+        if group["per_step"] > 1 or any(samples):
             bent = _curvature(found, loss + torch.dot(theta, errors), errors, signs)
     except RuntimeError as error:
         if "donated" not in str(error):
@@ -175,6 +175,15 @@ def _measured(
             "SelfTuned without primal"
         ) from error
     return plant, bent
+
+
+def _sample(dual: DualOptimizer, one: Shown) -> Sample | None:
+    """What is known of all rows of a group that batches show some of: how many are live, as they were last seen."""
+    if one.share is None:
+        return None
+    multiplier, state = one.target.multiplier, dual.state[one.target.multiplier]
+    live = (multiplier.detach() != 0) | (one.target.constraint.infeasibility(state["last"]) > 0)
+    return Sample(one.share, max(1, int(live.sum())))
 
 
 def _curvature(
@@ -203,12 +212,12 @@ def _take_in(state: dict[str, torch.Tensor], note: torch.Tensor, group: dict[str
     old = {name: state[name].double() for name in PLANT}
     known = old["response"] > 0
     closeness = _ratio(old["response"], response)
-    least = self_tuning.SPEED / group["steps"] * state["worst"].double() / response
     # A gradient that vanishes would make the multiplier that balances the loss grow without end.
     steepest = torch.maximum(
         slope, old["slope"] * 0.5 ** ((group["taken"] - group["measured_at"]) / group["steps"])
     )
     balance = balance * slope / steepest
+    least = self_tuning.SPEED / group["steps"] * state["worst"].double() / response * (slope / steepest).square()
     near = torch.minimum(closeness, _ratio(old["balance"], balance))
     near = torch.minimum(near, torch.exp(-group["per_step"] * (old["curvature"] - bent).abs()))
     new = {

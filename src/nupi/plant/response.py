@@ -50,6 +50,15 @@ class Plant(NamedTuple):
     """How far one primal step can move the violation at most; 0 where there is no such bound, as for SGD."""
 
 
+class Sample(NamedTuple):
+    """What is known of a group that each batch shows other rows of."""
+
+    share: float
+    """The share of the group's rows that a batch shows."""
+    live: int
+    """How many rows of the whole group push or are violated."""
+
+
 def measure(
     scalings: Sequence[Scaling],
     loss: torch.Tensor,
@@ -60,7 +69,7 @@ def measure(
     groups: Sequence[int],
     need: float,
     signs: torch.Generator,
-    shares: Sequence[float] | None = None,
+    samples: Sequence[Sample | None] | None = None,
 ) -> Plant:
     """Measure the plant on one batch. The graph is kept, for the user's own backward pass.
 
@@ -74,8 +83,9 @@ def measure(
         groups: how many of the violations belong to each group, in order.
         need: how far the violations should move a step, in norm.
         signs: for the random directions.
-        shares: which share of each group the violations are; all of it unless given.
+        samples: for each group that batches show some rows of, what is known of all rows; None for a whole group.
     """
+    samples = samples or [None] * len(groups)
     parameters = [one.parameter for one in scalings]
     numbers = sum(p.numel() for p in parameters)
     toward = torch.where(live, violations.detach().abs(), 0.0)
@@ -103,8 +113,9 @@ def measure(
         assert isinstance(m, torch.Tensor)
         diagonal = m.diagonal().clamp(min=0.0)
         root = diagonal.sqrt().clamp(min=TINY)
-        overlap = m.abs() / (root[:, None] * root)
-        crowd = overlap[:, live].sum(1) + (~live).to(overlap.dtype)
+        overlap = (m.abs() / (root[:, None] * root)).fill_diagonal_(0.0)
+        itself, others = _presence(live, groups, samples, diagonal)
+        crowd = overlap @ others + itself
         slope = torch.stack([row.square().sum(1) for row in flat]).sum(0).sqrt()
         tops = [
             s.rate * row.abs().sum(1)
@@ -112,8 +123,7 @@ def measure(
             if s.second_moment is not None
         ]
         reach = torch.stack(tops).sum(0) if tops else torch.zeros_like(slope)
-        if shares is not None:
-            diagonal, crowd, slope, reach = _pooled(diagonal, crowd, slope, reach, live, groups, shares)
+        diagonal, crowd, slope, reach = _pooled((diagonal, crowd, slope, reach), live, groups, samples)
         response = diagonal * crowd
     else:
         diagonal, slope = _mean_diagonals(violations, parameters, p, groups, signs)
@@ -122,41 +132,45 @@ def measure(
         unit = unit / unit.norm().clamp(min=TINY)
         scaled = unit / diagonal.sqrt().clamp(min=TINY)
         largest = _square(_gradients(violations, parameters, scaled), p)
-        response = diagonal * torch.maximum(MARGIN * largest, _each(shares or [1.0] * len(groups), groups, diagonal))
+        response = diagonal * (MARGIN * largest).clamp(min=1.0)
     share = torch.zeros(()) if top is None else (top / wanted.norm().clamp(min=TINY)).clamp(max=UNLIMITED)
     balance = (pull / diagonal.clamp(min=TINY)).sqrt() * (diagonal > 0)
     return Plant(response, balance, share.to(response), slope, reach)
 
 
-def _pooled(
-    diagonal: torch.Tensor,
-    crowd: torch.Tensor,
-    slope: torch.Tensor,
-    reach: torch.Tensor,
-    live: torch.Tensor,
-    groups: Sequence[int],
-    shares: Sequence[float],
-) -> tuple[torch.Tensor, ...]:
-    """One plant for all rows of a group that is shown in part: that of the rows that are live.
+def _presence(
+    live: torch.Tensor, groups: Sequence[int], samples: Sequence[Sample | None], like: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """In which share of the steps a constraint acts on itself, and how many constraints each stands for to others.
 
-    A row that is met by far may have next to no gradient on this batch (a squared error, a hinge), and all of it on the
-    next one that shows it. A row acts on itself in a share of the steps alone; that the rows it is shown with are others
-    each time is no matter.
+    A row of a sampled group acts when it is shown. In a step the share of all live rows acts, whichever they are.
     """
-    parts = [part.split(list(groups)) for part in (diagonal, crowd, slope, reach, live)]
-    found = []
-    for m, c, s, r, on, share in zip(*parts, shares, strict=True):
-        if share < 1.0:
-            on = on | ~on.any()
-            c = (c[on].max() - 1.0 + share).expand_as(c)
-            m, s, r = m[on].mean().expand_as(m), s[on].square().mean().sqrt().expand_as(s), r[on].mean().expand_as(r)
-        found.append((m, c, s, r))
-    return tuple(torch.cat(part) for part in zip(*found, strict=True))
+    itself, others = torch.ones_like(like), live.to(like.dtype)
+    for mine, other, sample in zip(itself.split(list(groups)), others.split(list(groups)), samples, strict=True):
+        if sample is not None:
+            mine.fill_(sample.share)
+            other.fill_(sample.share * sample.live / len(other))
+    return itself, others
 
 
-def _each(numbers: Sequence[float], groups: Sequence[int], like: torch.Tensor) -> torch.Tensor:
-    """A number for each constraint, from one for each group."""
-    return torch.cat([like.new_full((count,), number) for number, count in zip(numbers, groups, strict=True)])
+def _pooled(
+    parts: Sequence[torch.Tensor], live: torch.Tensor, groups: Sequence[int], samples: Sequence[Sample | None]
+) -> tuple[torch.Tensor, ...]:
+    """One plant for all rows of a sampled group: the mean over its live rows, or that of its steepest row.
+
+    A row that is met by far may have next to no gradient on this batch (a squared error, a hinge), and a large one on the
+    next batch that shows it.
+    """
+    split = [part.split(list(groups)) for part in parts]
+    found: list[list[torch.Tensor]] = [[] for _ in parts]
+    for number, (on, sample) in enumerate(zip(live.split(list(groups)), samples, strict=True)):
+        if sample is not None and not bool(on.any()):
+            steepest = split[0][number]
+            on = steepest == steepest.max()
+        for one, all_of in zip(found, split, strict=True):
+            part = all_of[number]
+            one.append(part if sample is None else part[on].mean().expand_as(part))
+    return tuple(torch.cat(one) for one in found)
 
 
 def preconditioner(
