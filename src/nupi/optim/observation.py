@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nupi.plant.optimizers import Scaling
     from nupi.violations import Target, Violation
 
-ROWS = ("measured", "response", "balance", "slope", "reach", "speed", "curvature")
+ROWS = ("measured", "response", "balance", "slope", "speed", "curvature")
 TRUST = 10.0
 SETTLING = 8.0  # what the first b asks for is settled after steps / 8
 FAINT = 1e-12  # a balance below this is that of a loss without a gradient
@@ -95,8 +95,8 @@ def _note(
         return
     plant, bent = _measured(dual, found, loss, shown)
     counts = [len(one.errors) for one in shown]
-    parts = [part.split(counts) for part in (plant.response, plant.balance, plant.slope, plant.reach)]
-    for one, b, balance, slope, reach in zip(shown, *parts, strict=True):
+    parts = [part.split(counts) for part in (plant.response, plant.balance, plant.slope)]
+    for one, b, balance, slope in zip(shown, *parts, strict=True):
         usable = (b > 0) & b.isfinite() & balance.isfinite()
         rows = torch.stack(
             [
@@ -104,7 +104,6 @@ def _note(
                 b.double().clamp(min=TINY).log(),
                 balance.double().clamp(min=FAINT).log(),
                 slope.double().clamp(min=TINY).log(),
-                reach.double(),
                 plant.speed.double().expand_as(b),
                 bent.double().expand_as(b),
             ]
@@ -207,7 +206,7 @@ def _take_in(state: dict[str, torch.Tensor], note: torch.Tensor, group: dict[str
     A response that is too small is the dangerous error: the average may not fall below what was known that fast.
     """
     count, *means = (row.view(state["response"].shape) for row in note)
-    response, balance, slope, reach, speed, bent = (mean / count.clamp(min=1.0) for mean in means)
+    response, balance, slope, speed, bent = (mean / count.clamp(min=1.0) for mean in means)
     response, balance, slope = response.exp(), balance.exp(), slope.exp()
     old = {name: state[name].double() for name in PLANT}
     known = old["response"] > 0
@@ -218,6 +217,7 @@ def _take_in(state: dict[str, torch.Tensor], note: torch.Tensor, group: dict[str
     )
     balance = balance * slope / steepest
     least = self_tuning.SPEED / group["steps"] * state["worst"].double() / response * (slope / steepest).square()
+    least = torch.where(balance > self_tuning.RARE * least, 0.0, least)
     near = torch.minimum(closeness, _ratio(old["balance"], balance))
     near = torch.minimum(near, torch.exp(-group["per_step"] * (old["curvature"] - bent).abs()))
     new = {
@@ -225,7 +225,6 @@ def _take_in(state: dict[str, torch.Tensor], note: torch.Tensor, group: dict[str
         "balance": _averaged(old["balance"], balance, balance / TRUST**2, balance * TRUST),
         # 0 is what it was as long as nobody knew of several primal steps to a dual step.
         "curvature": torch.where(old["curvature"] > 0, (old["curvature"] + bent) / 2, bent),
-        "reach": reach,
         "speed": speed,
         "slope": steepest,
         "sure": closeness,

@@ -53,6 +53,7 @@ SHAKING = 0.1  # the share of `scale` by which noise may move a multiplier
 SMOOTHING = 32.0  # averages reach back over steps / 32
 SOFT = 4.0 / 3.0  # the factor of the speed from half of `steps` on; it grows to that from 0
 LEAPS = 1.0
+RARE = 0.01
 PATIENCE = 0.03  # a violation above this share of its worst is not met yet
 URGENCY = 9.0  # by how much the speed grows in `steps` if it is not (in log)
 BEYOND = 4.0  # in units of `scale`: where a multiplier is taken for too large
@@ -65,7 +66,7 @@ GAINS = ("ki", "kp", "weight", "pull", "damping")  # pull = ki + damping, dampin
 NOTES = ("last", "change")
 SUMMARIES = ("age", "covariance", "mean", "level", "slow", "jump")
 JUDGED = ("worst", "boost", "stuck")
-PLANT = ("response", "curvature", "balance", "speed", "reach", "slope", "least", "sure")
+PLANT = ("response", "curvature", "balance", "speed", "slope", "least", "sure")
 
 
 def open_(theta: torch.Tensor, state: State, e: torch.Tensor) -> None:
@@ -144,19 +145,23 @@ def retune_(
     top = _times(state["speed"], per_step)
     speed = at_most(torch.where(top > 0, top, SPEED / steps), SPEED / steps)
     w = _times(torch.mul(speed, state["boost"]).mul_(soft), period)
-    quiet = (b * scale).mul_(SHAKING).div_(noise.clamp_(min=TINY))
+    usual = b * scale
+    quiet = (usual * SHAKING).div_(noise.clamp_(min=TINY))
     # kappa sqrt(weight / (2 - weight)) <= quiet: kappa itself where there is no smoothing, sqrt(2 kappa^3) where much.
     allowed = torch.maximum(quiet, quiet.square().mul_(0.5).pow_(1.0 / 3.0))
     # Less than 2 w would not damp a constraint on its way; one that is met need not be hurried.
     damped = torch.add(w, w).mul_(left.sign())
-    far = _times(state["reach"], lasting) * LEAPS
-    allowed = torch.where(far > 0, torch.minimum(allowed, far / state["jump"].clamp(min=TINY)), allowed)
+    leap = usual.mul_(LEAPS).div_(state["jump"].clamp(min=TINY))
+    leap = torch.maximum(leap, leap.sqrt().mul_(0.5))
     kappa = torch.minimum(kept.exp_().mul_(FAST_POLE), torch.maximum(allowed, damped))
+    kappa = torch.minimum(kappa, leap)
     if "most" in state:  # b is a guess until it has been identified, and may be too small
         kappa = torch.where(state["sure"] > 0, kappa, kappa.clamp(max=GUESSING))
     w = torch.minimum(w, torch.lerp(gone, kappa, 0.5)).clamp_(max=0.5)
     ki = (gone + kappa).sub_(w).clamp_(min=0.0).mul_(w)
     ki.div_(torch.addcmul(b, b, (size / reach).square_())).div_(1.0 - w)
+    most = (LEAPS * scale).div_(torch.maximum(state["jump"], left).clamp_(min=TINY))
+    ki = torch.minimum(ki, most)
     known = state["response"].sign()
     torch.mul(ki, known, out=state["ki"])
     torch.mul(kappa / b, known, out=state["kp"])

@@ -46,8 +46,6 @@ class Plant(NamedTuple):
     """The largest share of the violation that one primal step can remove; 0 for SGD, which has no such bound."""
     slope: torch.Tensor
     """The length of the constraint's gradient."""
-    reach: torch.Tensor
-    """How far one primal step can move the violation at most; 0 where there is no such bound, as for SGD."""
 
 
 class Sample(NamedTuple):
@@ -117,17 +115,10 @@ def measure(
         itself, others = _presence(live, groups, samples, diagonal)
         crowd = overlap @ others + itself
         slope = torch.stack([row.square().sum(1) for row in flat]).sum(0).sqrt()
-        tops = [
-            s.rate * row.abs().sum(1)
-            for s, row in zip(scalings, flat, strict=True)
-            if s.second_moment is not None
-        ]
-        reach = torch.stack(tops).sum(0) if tops else torch.zeros_like(slope)
-        diagonal, crowd, slope, reach = _pooled((diagonal, crowd, slope, reach), live, groups, samples)
+        diagonal, crowd, slope = _pooled((diagonal, crowd, slope), live, groups, samples)
         response = diagonal * crowd
     else:
         diagonal, slope = _mean_diagonals(violations, parameters, p, groups, signs)
-        reach = torch.zeros_like(slope)
         unit = toward / diagonal.sqrt().clamp(min=TINY)
         unit = unit / unit.norm().clamp(min=TINY)
         scaled = unit / diagonal.sqrt().clamp(min=TINY)
@@ -135,7 +126,7 @@ def measure(
         response = diagonal * (MARGIN * largest).clamp(min=1.0)
     share = torch.zeros(()) if top is None else (top / wanted.norm().clamp(min=TINY)).clamp(max=UNLIMITED)
     balance = (pull / diagonal.clamp(min=TINY)).sqrt() * (diagonal > 0)
-    return Plant(response, balance, share.to(response), slope, reach)
+    return Plant(response, balance, share.to(response), slope)
 
 
 def _presence(
