@@ -9,7 +9,8 @@ import torch
 from nupi.optim import self_tuning
 from nupi.optim.self_tuning import PLANT, TINY, scale_of
 from nupi.plant.optimizers import scalings
-from nupi.plant.response import MOST_ROWS, Plant, Sample, curvature, measure
+from nupi.plant.response import MOST_NUMBERS, MOST_ROWS, Plant, Sample, curvature, measure
+from nupi.rule import rows_like
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 ROWS = ("measured", "response", "balance", "slope", "speed", "curvature")
 TRUST = 10.0
 SETTLING = 8.0  # what the first b asks for is settled after steps / 8
+MOST_SAMPLED = 32  # rows of a group that is sampled: one response serves all of it
+SLIGHT = 0.01  # a balance below this share of what b asks for is that of a loss with next to no gradient
 FAINT = 1e-12  # a balance below this is that of a loss without a gradient
 
 
@@ -80,6 +83,31 @@ def observe(
     return float(torch.stack(near).min())
 
 
+def shows_unknown(
+    dual: DualOptimizer, lagrangian: Lagrangian, paired: Sequence[tuple[Target, Violation]]
+) -> bool:
+    """Whether the batch of any rank shows a constraint that has been moved, and whose response is not known."""
+    found = 0
+    for target, violation in paired:
+        state = dual.state.get(target.multiplier)
+        move = violation.moving().error(target) if state else None
+        if state and move is not None:
+            unknown = state["response"] == 0
+            if move.rows is not None:
+                unknown = unknown[move.rows]
+            elif move.mask is not None:
+                unknown = unknown & rows_like(move.mask, unknown)
+            found += int(unknown.any())
+    flag = torch.tensor(float(found), device=lagrangian.get_parameter(next(iter(lagrangian.constraints))).device)
+    lagrangian.sum_over_ranks(flag)
+    return bool(flag > 0)
+
+
+def count_unknown(dual: DualOptimizer) -> int:
+    """How many constraints that have been moved have no response yet."""
+    return sum(int((state["response"] == 0).sum()) for state in dual.state.values() if "response" in state)
+
+
 def _note(
     dual: DualOptimizer,
     found: list[Scaling],
@@ -93,6 +121,9 @@ def _note(
     shown = [one for one in shown if one.errors.requires_grad]
     if not shown or not loss.requires_grad:
         return
+    numbers = sum(one.parameter.numel() for one in found)
+    most = min(MOST_SAMPLED, max(2, MOST_NUMBERS // max(1, numbers)))
+    shown = [_some_of(one, most, dual.param_groups[0]["taken"]) for one in shown]
     plant, bent = _measured(dual, found, loss, shown)
     counts = [len(one.errors) for one in shown]
     parts = [part.split(counts) for part in (plant.response, plant.balance, plant.slope)]
@@ -139,6 +170,17 @@ def see(target: Target, violation: Violation, factor: float = 1.0) -> Shown:
     if share == 1.0 or (share > 0.5 and not sampled):
         return Shown(target, errors, None)
     return Shown(target, errors[elements], elements, share if sampled else None)
+
+
+def _some_of(one: Shown, most: int, seed: int) -> Shown:
+    """At most so many rows of a group that is sampled, at random; live ones first."""
+    if one.share is None or one.elements is None or len(one.errors) <= most:
+        return one
+    chance = torch.randperm(len(one.errors), generator=torch.Generator().manual_seed(seed))
+    chance = chance.to(one.errors.device)
+    live = (one.part(one.target.multiplier) != 0) | (one.target.constraint.infeasibility(one.errors.detach()) > 0)
+    chosen = chance[live[chance].to(torch.int8).argsort(descending=True, stable=True)][:most]
+    return one._replace(errors=one.errors[chosen], elements=one.elements[chosen])
 
 
 def _measured(
@@ -217,7 +259,7 @@ def _take_in(state: dict[str, torch.Tensor], note: torch.Tensor, group: dict[str
     )
     balance = balance * slope / steepest
     least = self_tuning.SPEED / group["steps"] * state["worst"].double() / response * (slope / steepest).square()
-    least = torch.where(balance > self_tuning.RARE * least, 0.0, least)
+    least = torch.where(balance > SLIGHT * least, 0.0, least)
     near = torch.minimum(closeness, _ratio(old["balance"], balance))
     near = torch.minimum(near, torch.exp(-group["per_step"] * (old["curvature"] - bent).abs()))
     new = {

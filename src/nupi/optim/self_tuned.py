@@ -13,7 +13,7 @@ from nupi.optim import identification, measuring, self_tuning
 from nupi.optim.base import DualOptimizer, Gains, Options, State, Work
 from nupi.optim.checks import check_step_size
 from nupi.optim.nupi import NuPI
-from nupi.optim.observation import observe
+from nupi.optim.observation import count_unknown, observe, shows_unknown
 from nupi.optim.retuning import (
     NOTING,
     PHASES,
@@ -157,12 +157,15 @@ class SelfTuned(DualOptimizer):
         group = self.param_groups[0]
         if not self._primal or not torch.is_grad_enabled():
             return
-        rate = measuring.sum_of_rates(self._primal)
-        if not measuring.is_due(group, rate):
+        rate, moved = measuring.sum_of_rates(self._primal), len(self.state)
+        due = measuring.is_due(group, rate) or (
+            measuring.is_incomplete(group, moved) and shows_unknown(self, lagrangian, paired)
+        )
+        if not due:
             return
         closest = observe(self, self._primal, lagrangian, loss, paired)
         if closest is not None:
-            measuring.write_down(self.param_groups, closest, rate)
+            measuring.write_down(self.param_groups, closest, rate, moved, count_unknown(self))
             self._retune(lagrangian)
             self._check_speed(group)
 

@@ -22,6 +22,15 @@ the loss. It would also start a runaway under Adam, whose steps do not depend on
 multiplier raises the second moments, which lowers b, which raises kp. Sigma is taken from the covariance of successive
 changes: -sigma^2 for noise, >= 0 for a signal that moves smoothly.
 
+**Leaps.** A violation may leap between two steps: a rate of decisions does, and so does a row that is shown now and
+then. The answer that b asks for can be a hundred times `scale`, and would wreck the model: under Adam, which takes no
+longer steps for it, as under SGD, whose step size does not suit such a Lagrangian. So one step moves a multiplier by at
+most half of `scale`: kp (times the weight of the newest violation) times the largest change seen lately, and ki times
+that or the violation, whichever is larger.
+
+**Rows that are shown now and then.** A row acts on the model in the steps that show it, and its multiplier moves in
+those. So the rule counts `period` dual steps for each of its own.
+
 **Constraints that cannot be met.** Their multipliers would grow for ever, and under Adam exponentially, since b falls
 as 1/theta. Beyond four times `scale` the integral gain falls with the square of the multiplier, which then grows as the
 third root of time, and b follows no further down. Nor do b and `scale` follow the gradient of a constraint that has
@@ -52,14 +61,14 @@ FAST_POLE = 0.7  # kappa where nothing limits it
 SHAKING = 0.1  # the share of `scale` by which noise may move a multiplier
 SMOOTHING = 32.0  # averages reach back over steps / 32
 SOFT = 4.0 / 3.0  # the factor of the speed from half of `steps` on; it grows to that from 0
-LEAPS = 1.0
-RARE = 0.01
+LEAP = 0.5  # the share of `scale` by which one step may move a multiplier
 PATIENCE = 0.03  # a violation above this share of its worst is not met yet
 URGENCY = 9.0  # by how much the speed grows in `steps` if it is not (in log)
 BEYOND = 4.0  # in units of `scale`: where a multiplier is taken for too large
 ROOM = 4.0  # where `balance` is a guess from the size of the loss, it may be so much too small
 GUESSING = 0.1  # the most that kappa may be while b is a guess
 PROGRESS = 0.9  # of what a violation was steps / 4 ago: above it, a multiplier beyond `scale` pushes in vain
+FAINT = 1e-11  # a `scale` below this is that of a loss without a gradient, and says nothing
 TINY = 1e-30
 
 GAINS = ("ki", "kp", "weight", "pull", "damping")  # pull = ki + damping, damping = kp weight
@@ -85,6 +94,8 @@ def note_(state: State, e: torch.Tensor) -> None:
 
 def watch_(theta: torch.Tensor, state: State, e: torch.Tensor, steps: Gain, stride: float) -> None:
     """Take a violation in: its changes, its mean, and the mean of the multiplier that it answers.
+
+    `jump` is the largest change that was seen, forgotten as fast as a violation is to decay.
 
     Args:
         theta: the multipliers, before they are moved.
@@ -132,6 +143,7 @@ def retune_(
     scale, size = scale_of(state), state["level"].abs()
     room = ROOM if "most" in state else 1.0
     reach = (room * BEYOND * scale).clamp_(min=TINY)
+    leap = torch.where(scale > FAINT, room * LEAP * scale, math.inf)
     overdue = state["age"] - steps
     _hurry_(state, steps, past, overdue, left, reach - size)
     _mark_stuck_(state, overdue, left, size - scale)
@@ -145,23 +157,21 @@ def retune_(
     top = _times(state["speed"], per_step)
     speed = at_most(torch.where(top > 0, top, SPEED / steps), SPEED / steps)
     w = _times(torch.mul(speed, state["boost"]).mul_(soft), period)
-    usual = b * scale
-    quiet = (usual * SHAKING).div_(noise.clamp_(min=TINY))
+    quiet = (b * scale).mul_(SHAKING).div_(noise.clamp_(min=TINY))
     # kappa sqrt(weight / (2 - weight)) <= quiet: kappa itself where there is no smoothing, sqrt(2 kappa^3) where much.
     allowed = torch.maximum(quiet, quiet.square().mul_(0.5).pow_(1.0 / 3.0))
     # Less than 2 w would not damp a constraint on its way; one that is met need not be hurried.
     damped = torch.add(w, w).mul_(left.sign())
-    leap = usual.mul_(LEAPS).div_(state["jump"].clamp(min=TINY))
-    leap = torch.maximum(leap, leap.sqrt().mul_(0.5))
     kappa = torch.minimum(kept.exp_().mul_(FAST_POLE), torch.maximum(allowed, damped))
-    kappa = torch.minimum(kappa, leap)
+    # kappa weight jump <= b leap: kappa itself where there is no smoothing, 4 kappa^2 where much.
+    free = (b * leap).div_(state["jump"].clamp(min=TINY))
+    kappa = torch.minimum(kappa, torch.maximum(free, free.sqrt().mul_(0.5)))
     if "most" in state:  # b is a guess until it has been identified, and may be too small
         kappa = torch.where(state["sure"] > 0, kappa, kappa.clamp(max=GUESSING))
     w = torch.minimum(w, torch.lerp(gone, kappa, 0.5)).clamp_(max=0.5)
     ki = (gone + kappa).sub_(w).clamp_(min=0.0).mul_(w)
     ki.div_(torch.addcmul(b, b, (size / reach).square_())).div_(1.0 - w)
-    most = (LEAPS * scale).div_(torch.maximum(state["jump"], left).clamp_(min=TINY))
-    ki = torch.minimum(ki, most)
+    ki = torch.minimum(ki, leap.div_(torch.maximum(state["jump"], left).clamp_(min=TINY)))
     known = state["response"].sign()
     torch.mul(ki, known, out=state["ki"])
     torch.mul(kappa / b, known, out=state["kp"])

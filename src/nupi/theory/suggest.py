@@ -204,7 +204,10 @@ def _slope_and_curvature(
     if found is not None:
         # Over how many steps the violation is to go says how large the steps will be, on which Adam's P depends.
         need = float(violation.detach().abs()) / (steps or SOME_STEPS)
-        metric, _ = preconditioner(found, [g.abs() for g in gradient], [0.0 * g for g in gradient], need)
+        coming = [slope.detach() for slope in slopes]
+        metric, _ = preconditioner(
+            found, [g.abs() for g in gradient], [0.0 * g for g in gradient], coming, need
+        )
         direction = [p * g for p, g in zip(metric, gradient, strict=True)]
     slope = torch.stack([(d * g).sum() for d, g in zip(direction, gradient, strict=True)]).sum().sqrt()
     if not bool(slope > 0.0):
