@@ -29,7 +29,19 @@ def drawn(seed, *, guess):
         return np.where(rng.random(CASES) < share, 0.0, values)
 
     state = {name: some(signed()) for name in SLOTS[not guess, False]}
-    for name in ("worst", "balance", "least", "speed", "response", "slope", "most", "jump", "s_ee", "s_mm", "s_yy"):
+    for name in (
+        "worst",
+        "balance",
+        "least",
+        "speed",
+        "response",
+        "slope",
+        "most",
+        "jump",
+        "s_ee",
+        "s_mm",
+        "s_yy",
+    ):
         if name in state:
             state[name] = some(sizes())
     state["age"] = np.floor(10 ** rng.uniform(0, 3.5, CASES))

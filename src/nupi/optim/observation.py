@@ -10,6 +10,7 @@ from nupi.optim import self_tuning
 from nupi.optim.self_tuning import PLANT, TINY, scale_of
 from nupi.plant.optimizers import scalings
 from nupi.plant.response import MOST_NUMBERS, MOST_ROWS, Plant, Sample, curvature, measure
+from nupi.plant.shards import Shards, is_sharded
 from nupi.rule import rows_like
 
 if TYPE_CHECKING:
@@ -98,7 +99,9 @@ def shows_unknown(
             elif move.mask is not None:
                 unknown = unknown & rows_like(move.mask, unknown)
             found += int(unknown.any())
-    flag = torch.tensor(float(found), device=lagrangian.get_parameter(next(iter(lagrangian.constraints))).device)
+    flag = torch.tensor(
+        float(found), device=lagrangian.get_parameter(next(iter(lagrangian.constraints))).device
+    )
     lagrangian.sum_over_ranks(flag)
     return bool(flag > 0)
 
@@ -119,6 +122,7 @@ def _note(
     """Measure on this rank's batch, and write it down; what is no number is left out."""
     shown = [see(target, violation, lagrangian.ranks_of(violation)) for target, violation in paired]
     shown = [one for one in shown if one.errors.requires_grad]
+    _check_shards(found, shown)
     if not shown or not loss.requires_grad:
         return
     numbers = sum(one.parameter.numel() for one in found)
@@ -172,13 +176,29 @@ def see(target: Target, violation: Violation, factor: float = 1.0) -> Shown:
     return Shown(target, errors[elements], elements, share if sampled else None)
 
 
+def _check_shards(found: list[Scaling], shown: list[Shown]) -> None:
+    """Where parameters are sharded, all processes take a backward pass of a constraint together, or would wait."""
+    shards = Shards([one.parameter for one in found])
+    if not shards.any:
+        return
+    rows = any(one.share is not None for one in shown)
+    if not shards.agree(-1 if rows else sum(len(one.errors) for one in shown)) or rows:
+        raise TypeError(
+            "the model's parameters are sharded (fully_shard), and processes show different constraints, as Indexed "
+            "violations do: their response cannot be measured together. Give each process all constraints (Averaged "
+            "with a count of 0 for what its batch lacks), or build SelfTuned without primal"
+        )
+
+
 def _some_of(one: Shown, most: int, seed: int) -> Shown:
     """At most so many rows of a group that is sampled, at random; live ones first."""
     if one.share is None or one.elements is None or len(one.errors) <= most:
         return one
     chance = torch.randperm(len(one.errors), generator=torch.Generator().manual_seed(seed))
     chance = chance.to(one.errors.device)
-    live = (one.part(one.target.multiplier) != 0) | (one.target.constraint.infeasibility(one.errors.detach()) > 0)
+    live = (one.part(one.target.multiplier) != 0) | (
+        one.target.constraint.infeasibility(one.errors.detach()) > 0
+    )
     chosen = chance[live[chance].to(torch.int8).argsort(descending=True, stable=True)][:most]
     return one._replace(errors=one.errors[chosen], elements=one.elements[chosen])
 
@@ -205,7 +225,8 @@ def _measured(
         samples = [_sample(dual, one) for one in shown]
         plant = measure(found, loss, errors, theta, live, wants, counts, need, signs, samples)
         bent = torch.zeros((), dtype=errors.dtype, device=errors.device)
-        if group["per_step"] > 1 or any(samples):
+        sharded = is_sharded(found[0].parameter)  # which have no second derivatives
+        if (group["per_step"] > 1 or any(samples)) and not sharded:
             bent = _curvature(found, loss + torch.dot(theta, errors), errors, signs)
     except RuntimeError as error:
         if "donated" not in str(error):
@@ -254,11 +275,13 @@ def _take_in(state: dict[str, torch.Tensor], note: torch.Tensor, group: dict[str
     known = old["response"] > 0
     closeness = _ratio(old["response"], response)
     # A gradient that vanishes would make the multiplier that balances the loss grow without end.
-    steepest = torch.maximum(
-        slope, old["slope"] * 0.5 ** ((group["taken"] - group["measured_at"]) / group["steps"])
-    )
+    # While it is pushed in vain, its steepest gradient is not forgotten.
+    fading = 0.5 ** ((group["taken"] - group["measured_at"]) / group["steps"])
+    steepest = torch.maximum(slope, old["slope"] * torch.where(state["stuck"] > 0, 1.0, fading))
     balance = balance * slope / steepest
-    least = self_tuning.SPEED / group["steps"] * state["worst"].double() / response * (slope / steepest).square()
+    least = (
+        self_tuning.SPEED / group["steps"] * state["worst"].double() / response * (slope / steepest).square()
+    )
     least = torch.where(balance > SLIGHT * least, 0.0, least)
     near = torch.minimum(closeness, _ratio(old["balance"], balance))
     near = torch.minimum(near, torch.exp(-group["per_step"] * (old["curvature"] - bent).abs()))

@@ -25,7 +25,7 @@ changes: -sigma^2 for noise, >= 0 for a signal that moves smoothly.
 **Leaps.** A violation may leap between two steps: a rate of decisions does, and so does a row that is shown now and
 then. The answer that b asks for can be a hundred times `scale`, and would wreck the model: under Adam, which takes no
 longer steps for it, as under SGD, whose step size does not suit such a Lagrangian. So one step moves a multiplier by at
-most half of `scale`: kp (times the weight of the newest violation) times the largest change seen lately, and ki times
+most 0.7 of `scale`: kp (times the weight of the newest violation) times the largest change seen lately, and ki times
 that or the violation, whichever is larger.
 
 **Rows that are shown now and then.** A row acts on the model in the steps that show it, and its multiplier moves in
@@ -61,7 +61,7 @@ FAST_POLE = 0.7  # kappa where nothing limits it
 SHAKING = 0.1  # the share of `scale` by which noise may move a multiplier
 SMOOTHING = 32.0  # averages reach back over steps / 32
 SOFT = 4.0 / 3.0  # the factor of the speed from half of `steps` on; it grows to that from 0
-LEAP = 0.5  # the share of `scale` by which one step may move a multiplier
+LEAP = 0.7  # the share of `scale` by which one step may move a multiplier
 PATIENCE = 0.03  # a violation above this share of its worst is not met yet
 URGENCY = 9.0  # by how much the speed grows in `steps` if it is not (in log)
 BEYOND = 4.0  # in units of `scale`: where a multiplier is taken for too large

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from nupi.plant.shards import local
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -20,7 +22,10 @@ SUPPORTED = (
 
 
 class Scaling(NamedTuple):
-    """P of one parameter: rate / sqrt(second moment), or the rate alone for SGD."""
+    """P of one parameter: rate / sqrt(second moment), or the rate alone for SGD.
+
+    Of a sharded parameter, the second moment is this process's part.
+    """
 
     parameter: torch.Tensor
     rate: float
@@ -59,11 +64,6 @@ def scalings(optimizers: Sequence[torch.optim.Optimizer]) -> list[Scaling] | Non
             for parameter in group["params"]:
                 if not parameter.requires_grad:
                     continue
-                if hasattr(parameter, "device_mesh"):
-                    raise TypeError(
-                        "the model's parameters are sharded (fully_shard), and the response cannot be measured "
-                        "through them; build SelfTuned without primal, and it is identified from the violations"
-                    )
                 one = _scaling(optimizer, group, parameter)
                 if one is None:
                     return None
@@ -83,9 +83,9 @@ def _scaling(
     if isinstance(optimizer, torch.optim.RMSprop):
         if "square_avg" not in state:
             return None
-        moment = state["square_avg"]
+        moment = local(state["square_avg"])
         if group["centered"]:
-            moment = (moment - state["grad_avg"].square()).clamp(min=0.0)
+            moment = (moment - local(state["grad_avg"]).square()).clamp(min=0.0)
         return Scaling(
             parameter, rate / (1.0 - group["momentum"]), moment, group["alpha"], 1.0 - group["alpha"]
         )
@@ -93,10 +93,10 @@ def _scaling(
         if not float(state["step"]):
             return None
         rate /= 1.0 + (float(state["step"]) - 1) * group["lr_decay"]
-        return Scaling(parameter, rate, state["sum"], 1.0, 1.0)
+        return Scaling(parameter, rate, local(state["sum"]), 1.0, 1.0)
     if "exp_avg_sq" not in state:
         return None
-    moment = state["max_exp_avg_sq"] if group.get("amsgrad") else state["exp_avg_sq"]
+    moment = local(state["max_exp_avg_sq"] if group.get("amsgrad") else state["exp_avg_sq"])
     steps, keep = float(state["step"]), float(group["betas"][1])
     known, soon = 1.0 - keep**steps, 1.0 - keep ** (steps + 1)
     return Scaling(parameter, rate, moment / known, keep * known / soon, (1.0 - keep) / soon)

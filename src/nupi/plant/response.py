@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from nupi.plant.shards import Shards, backward_gradients, is_sharded, local
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -86,7 +88,8 @@ def measure(
     samples = samples or [None] * len(groups)
     parameters = [one.parameter for one in scalings]
     numbers = sum(p.numel() for p in parameters)
-    toward = torch.where(live, violations.detach().abs(), 0.0)
+    shards = Shards(parameters)
+    toward = torch.where(live, shards.joined(violations.detach()).abs(), 0.0)
     toward = toward / toward.norm().clamp(min=TINY)
     weights = theta.detach()
     force = _gradients(loss, parameters)
@@ -103,26 +106,27 @@ def measure(
         push = _gradients(violations, parameters, weights)
         pushed = [g.square() for g in push]
     coming = [f + g for f, g in zip(force, push, strict=True)]
-    p, top = preconditioner(scalings, along, pushed, coming, need)
-    pull = _square(force, p)
+    p, top = preconditioner(scalings, along, pushed, coming, need, shards)
+    pull = shards.total(_square(force, p))
     if exact:
         flat = [row.flatten(1) for row in rows]
         m = sum((row * q.reshape(1, -1)) @ row.T for row, q in zip(flat, p, strict=True))
         assert isinstance(m, torch.Tensor)
+        m = shards.total(m)
         diagonal = m.diagonal().clamp(min=0.0)
         root = diagonal.sqrt().clamp(min=TINY)
         overlap = (m.abs() / (root[:, None] * root)).fill_diagonal_(0.0)
         itself, others = _presence(live, groups, samples, diagonal)
         crowd = overlap @ others + itself
-        slope = torch.stack([row.square().sum(1) for row in flat]).sum(0).sqrt()
+        slope = shards.total(torch.stack([row.square().sum(1) for row in flat]).sum(0)).sqrt()
         diagonal, crowd, slope = _pooled((diagonal, crowd, slope), live, groups, samples)
         response = diagonal * crowd
     else:
-        diagonal, slope = _mean_diagonals(violations, parameters, p, groups, signs)
+        diagonal, slope = _mean_diagonals(violations, parameters, p, groups, signs, shards)
         unit = toward / diagonal.sqrt().clamp(min=TINY)
         unit = unit / unit.norm().clamp(min=TINY)
         scaled = unit / diagonal.sqrt().clamp(min=TINY)
-        largest = _square(_gradients(violations, parameters, scaled), p)
+        largest = shards.total(_square(_gradients(violations, parameters, scaled), p))
         response = diagonal * (MARGIN * largest).clamp(min=1.0)
     share = torch.zeros(()) if top is None else (top / wanted.norm().clamp(min=TINY)).clamp(max=UNLIMITED)
     balance = (pull / diagonal.clamp(min=TINY)).sqrt() * (diagonal > 0)
@@ -137,7 +141,9 @@ def _presence(
     A row of a sampled group acts when it is shown. In a step the share of all live rows acts, whichever they are.
     """
     itself, others = torch.ones_like(like), live.to(like.dtype)
-    for mine, other, sample in zip(itself.split(list(groups)), others.split(list(groups)), samples, strict=True):
+    for mine, other, sample in zip(
+        itself.split(list(groups)), others.split(list(groups)), samples, strict=True
+    ):
         if sample is not None:
             mine.fill_(sample.share)
             other.fill_(sample.share * sample.live / len(other))
@@ -170,6 +176,7 @@ def preconditioner(
     pushed: Sequence[torch.Tensor],
     coming: Sequence[torch.Tensor],
     need: float,
+    shards: Shards,
 ) -> tuple[list[torch.Tensor], torch.Tensor | None]:
     """P at the amplitude that is needed, and the top speed along the violation if the optimizer has one."""
     moments = [
@@ -178,8 +185,8 @@ def preconditioner(
     ]
     bounded = [(g, s.rate, v) for g, s, v in zip(along, scalings, moments, strict=True) if v is not None]
     if not bounded:
-        return [torch.full_like(s.parameter, s.rate) for s in scalings], None
-    top = torch.stack([(rate * g).sum() for g, rate, _ in bounded]).sum()
+        return [torch.full_like(g, s.rate) for g, s in zip(along, scalings, strict=True)], None
+    top = shards.total(torch.stack([(rate * g).sum() for g, rate, _ in bounded]).sum())
     goal = (0.5 * top).clamp(max=need)
     low, high = torch.full_like(top, -12.0), torch.full_like(top, 12.0)
     for _ in range(HALVINGS):
@@ -191,13 +198,13 @@ def preconditioner(
                 for g, rate, v in bounded
             ]
         ).sum()
-        short = moved < goal
+        short = shards.total(moved) < goal
         low, high = torch.where(short, middle, low), torch.where(short, high, middle)
     delta = 10.0**high
     found = []
     for one, g, extra, v in zip(scalings, along, pushed, moments, strict=True):
         if v is None:
-            found.append(torch.full_like(one.parameter, one.rate))
+            found.append(torch.full_like(g, one.rate))
         else:
             size = (v + (delta * g).square() + 0.04 * extra).sqrt()
             found.append(one.rate / size.clamp(min=1e-12))
@@ -238,13 +245,14 @@ def _mean_diagonals(
     p: list[torch.Tensor],
     groups: Sequence[int],
     signs: torch.Generator,
+    shards: Shards,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Each group's mean of the diagonal of M, and its mean slope, for each of its constraints."""
     found, slopes = [], []
     for part in violations.split(list(groups)):
         gradient = _gradients(part, parameters, _signs(part, signs))
-        found.append((_square(gradient, p) / len(part)).expand(len(part)))
-        square = torch.stack([g.square().sum() for g in gradient]).sum()
+        found.append((shards.total(_square(gradient, p)) / len(part)).expand(len(part)))
+        square = shards.total(torch.stack([g.square().sum() for g in gradient]).sum())
         slopes.append((square / len(part)).sqrt().expand(len(part)))
     return torch.cat(found), torch.cat(slopes)
 
@@ -267,11 +275,14 @@ def _gradients(
 ) -> list[torch.Tensor]:
     """The gradient of a scalar, or of a vector times weights, by parameter; zeros where there is none."""
     if not value.requires_grad:
-        return [torch.zeros_like(p) for p in parameters]
+        return [torch.zeros_like(local(p)) for p in parameters]
+    weights = None if weights is None else weights.to(value.dtype)
+    if is_sharded(parameters[0]):
+        return backward_gradients(value, parameters, weights)
     found = torch.autograd.grad(
         value,
         parameters,
-        None if weights is None else weights.to(value.dtype),
+        weights,
         retain_graph=True,
         materialize_grads=True,
     )

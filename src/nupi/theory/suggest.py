@@ -24,6 +24,7 @@ import torch
 
 from nupi.plant.optimizers import Scaling, check_optimizers, scalings
 from nupi.plant.response import preconditioner
+from nupi.plant.shards import Shards, is_sharded
 from nupi.violations import Target, as_violation
 from nupi.violations.base import Held
 
@@ -156,6 +157,11 @@ def _scalings(primal: torch.optim.Optimizer | Iterable[torch.optim.Optimizer]) -
         raise ValueError(
             "primal has not taken a step yet, so that its step is not known; train a little first"
         )
+    if any(is_sharded(one.parameter) for one in found):
+        raise TypeError(
+            "the model's parameters are sharded (fully_shard), which have no second derivatives; ask before they are "
+            "sharded, or use SelfTuned, which needs none"
+        )
     return found
 
 
@@ -206,7 +212,7 @@ def _slope_and_curvature(
         need = float(violation.detach().abs()) / (steps or SOME_STEPS)
         coming = [slope.detach() for slope in slopes]
         metric, _ = preconditioner(
-            found, [g.abs() for g in gradient], [0.0 * g for g in gradient], coming, need
+            found, [g.abs() for g in gradient], [0.0 * g for g in gradient], coming, need, Shards(parameters)
         )
         direction = [p * g for p, g in zip(metric, gradient, strict=True)]
     slope = torch.stack([(d * g).sum() for d, g in zip(direction, gradient, strict=True)]).sum().sqrt()
