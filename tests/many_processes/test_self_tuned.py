@@ -6,7 +6,6 @@ import pytest
 import torch
 from many_processes import self_tuned
 
-
 SHARDS = pytest.mark.skipif(
     not hasattr(torch.cpu.Stream, "record_event"), reason="fully_shard needs a newer torch to work on the CPU"
 )

@@ -41,7 +41,7 @@ def equalized_odds(seed, steps=500):
 @pytest.mark.filterwarnings("ignore:steps=125 is shorter")
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (0, 2))])
 def test_equalized_odds_between_three_groups(seed):
-    """The labels can be told from the features, so that a good classifier has no gaps. It once had multipliers of 200."""
+    """Labels can be told from features, so that a good classifier has no gaps. Multipliers once reached 200."""
     accuracy, gap, largest = equalized_odds(seed)
     assert accuracy > 0.98
     assert gap < 0.03

@@ -155,8 +155,8 @@ def _pooled(
 ) -> tuple[torch.Tensor, ...]:
     """One plant for all rows of a sampled group: the mean over its live rows, or that of its steepest row.
 
-    A row that is met by far may have next to no gradient on this batch (a squared error, a hinge), and a large one on the
-    next batch that shows it.
+    A row that is met by far may have next to no gradient on this batch (a squared error, a hinge), and a large one on
+    the next batch that shows it.
     """
     split = [part.split(list(groups)) for part in parts]
     found: list[list[torch.Tensor]] = [[] for _ in parts]
