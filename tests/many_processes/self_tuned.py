@@ -8,10 +8,21 @@ from torch.nn.parallel import DistributedDataParallel
 import nupi
 
 
-def trained(optimizer, steps):
+def sharded_net():
+    """The net with its layers sharded over all ranks."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh, model = init_device_mesh("cpu", (dist.get_world_size(),)), net()
+    for part in (model[0], model[2], model):
+        fully_shard(part, mesh=mesh)
+    return model
+
+
+def trained(optimizer, steps, *, sharded=False):
     """Multipliers, gains and state after some steps of data-parallel training."""
     rank, world = dist.get_rank(), dist.get_world_size()
-    model = DistributedDataParallel(net())
+    model = sharded_net() if sharded else DistributedDataParallel(net())
     constraints = {"mean": nupi.Inequality(), "gap": nupi.Equality(3)}
     lagrangian = nupi.Lagrangian(constraints, reduce="mean").double()
     primal = getattr(torch.optim, optimizer)(model.parameters(), lr=0.05)
@@ -62,3 +73,41 @@ def responses(reduce):
         lagrangian(x.square().sum(), violations)
         found[kind] = dual.gains()["c"]["response"].item()
     return found
+
+
+def alike(optimizer, steps, *, sharded):
+    """The gains after some steps in which all ranks have the same batch, and so the gradient of one process."""
+    model = sharded_net() if sharded else net()
+    lagrangian = nupi.Lagrangian({"mean": nupi.Inequality(), "gap": nupi.Equality(2)}, reduce="mean").double()
+    primal = getattr(torch.optim, optimizer)(model.parameters(), lr=0.05)
+    dual = nupi.SelfTuned(lagrangian.parameters(), steps=8, primal=primal)
+    for step in range(steps):
+        x, y, _ = shard_of(step, 0, 1)
+        out = model(x)
+        p = out.squeeze(1)
+        violations = {
+            "mean": p.square().mean() - 0.01,
+            "gap": torch.stack([p[:4].mean(), p[4:].mean()]) - 0.2,
+        }
+        lagrangian.ascend(dual, violations)
+        primal.zero_grad()
+        lagrangian((out - y).square().mean(), violations).backward()
+        primal.step()
+    return dict(lagrangian.multipliers), dual.gains()
+
+
+def rows_of_a_sharded_model():
+    """What is raised where rows are to be measured through sharded parameters."""
+    model = sharded_net()
+    lagrangian = nupi.Lagrangian({"row": nupi.Inequality(8)}, reduce="mean").double()
+    primal = torch.optim.SGD(model.parameters(), lr=0.05)
+    dual = nupi.SelfTuned(lagrangian.parameters(), steps=8, primal=primal)
+    x, y, _ = shard_of(0, dist.get_rank(), dist.get_world_size())
+    out = model(x)
+    violations = {"row": nupi.Indexed(out[:2, 0], torch.arange(2) + 2 * dist.get_rank())}
+    lagrangian.ascend(dual, violations)
+    try:
+        lagrangian((out - y).square().mean(), violations)
+    except TypeError as error:
+        return str(error)
+    return ""

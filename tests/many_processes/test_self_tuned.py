@@ -1,13 +1,20 @@
 """All ranks hold the gains that `SelfTuned` found on their batches together, to the bit."""
 
+from functools import partial
+
 import pytest
 import torch
 from many_processes import self_tuned
 
+SHARDS = pytest.mark.skipif(
+    not hasattr(torch.cpu.Stream, "record_event"), reason="fully_shard needs a newer torch to work on the CPU"
+)
 
+
+@pytest.mark.parametrize("sharded", [False, pytest.param(True, marks=SHARDS)], ids=["copies", "shards"])
 @pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
-def test_ranks_measure_on_batches_of_their_own_and_hold_the_same_gains(ranks, optimizer):
-    answers = ranks.run(self_tuned.trained, optimizer, 6, world=2)
+def test_ranks_measure_on_batches_of_their_own_and_hold_the_same_gains(ranks, optimizer, sharded):
+    answers = ranks.run(partial(self_tuned.trained, sharded=sharded), optimizer, 6, world=2)
     (multipliers, gains, state), (others, their_gains, their_state) = answers
     assert all(torch.equal(multipliers[name], others[name]) for name in multipliers)
     for name, found in gains.items():
@@ -31,3 +38,24 @@ def test_a_violation_that_adds_up_over_ranks_responds_as_their_sum_does(ranks, r
     """Under SGD the response is lr |a|^2, with a the gradient of the joined violation: here 2 a if it is a sum."""
     for found in ranks.run(self_tuned.responses, reduce, world=2):
         assert found == pytest.approx({"tensor": tensor, "row": row})
+
+
+@SHARDS
+@pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
+def test_a_sharded_model_is_measured_as_a_whole_one(ranks, optimizer):
+    sharded, whole = (
+        ranks.run(partial(self_tuned.alike, sharded=sharded), optimizer, 6, world=2)[0]
+        for sharded in (True, False)
+    )
+    for name, multiplier in whole[0].items():
+        assert multiplier.any()
+        torch.testing.assert_close(sharded[0][name], multiplier, rtol=1e-7, atol=1e-10)
+        for key in ("response", "ki", "kp"):
+            torch.testing.assert_close(sharded[1][name][key], whole[1][name][key], rtol=1e-7, atol=1e-10)
+
+
+@SHARDS
+def test_rows_of_a_sharded_model_are_refused_with_a_way_out(ranks):
+    for said in ranks.run(self_tuned.rows_of_a_sharded_model, world=2):
+        assert "Indexed" in said
+        assert "build SelfTuned without primal" in said

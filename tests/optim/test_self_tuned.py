@@ -71,7 +71,12 @@ def test_the_response_of_an_adaptive_optimizer_is_a_secant(optimizer):
         primal.step()
         primal.zero_grad()
     state = primal.state[x]
-    moment = state["square_avg"] if "square_avg" in state else state["exp_avg_sq"] / (1 - 0.999**3)
+    # The second moment that the coming step will have, with the gradient of the Lagrangian at a multiplier of 2.
+    coming = (2 * x.detach() + 2.0 * slope) ** 2
+    if "square_avg" in state:
+        moment = 0.99 * state["square_avg"] + 0.01 * coming
+    else:
+        moment = (0.999 * state["exp_avg_sq"] + 0.001 * coming) / (1 - 0.999**4)
     violation, theta, need = (slope @ x).reshape(1), torch.tensor([2.0], dtype=WIDE), 0.01
     true = torch.tensor([True])
     plant = measure(
@@ -241,7 +246,7 @@ def test_indexed_and_averaged_violations_are_measured_as_the_dense_ones(form):
     torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=1e-6)
 
 
-def test_a_row_that_was_never_seen_is_not_measured():
+def test_rows_that_a_batch_does_not_show_have_the_response_of_those_that_it_shows():
     _, primal, lagrangian, evaluate = quadratic()
     dual = nupi.SelfTuned(lagrangian.parameters(), steps=60, primal=primal)
 
@@ -249,11 +254,42 @@ def test_a_row_that_was_never_seen_is_not_measured():
         loss, violations = evaluate()
         return loss, {"rows": nupi.Indexed(violations["rows"][:1], torch.tensor([0]))}
 
-    train(primal, lagrangian, dual, first_row, 10)
-    response = dual.gains()["rows"]["response"]
-    assert response[0] > 0
-    assert response[1] == 0
+    train(primal, lagrangian, dual, first_row, 1)
+    # lr |a_0|^2 = 0.05 * 5, in half of the steps: a batch shows one row of two, and one row is live.
+    torch.testing.assert_close(dual.gains()["rows"]["response"], torch.full((2,), 0.125, dtype=WIDE))
     assert lagrangian.multipliers["rows"][1] == 0
+
+
+def test_a_constraint_that_a_measurement_missed_is_measured_when_it_is_shown():
+    """Steps 1, 2, 4, 8 and 16 show the first group alone; 20 is no step to measure at."""
+    _, primal, lagrangian, evaluate = quadratic()
+    dual = nupi.SelfTuned(lagrangian.parameters(), steps=60, primal=primal)
+    seen = []
+    for step in range(1, 25):
+        loss, violations = evaluate()
+        shown = torch.tensor([1, int(step % 5 == 0)])
+        lagrangian.ascend(dual, {"rows": nupi.Averaged(violations["rows"], shown)})
+        lagrangian(loss, {"rows": nupi.Averaged(violations["rows"], shown)}).backward()
+        primal.step()
+        primal.zero_grad()
+        seen.append(dual.gains()["rows"]["measured_at"])
+    assert seen[3:6] == [4, 5, 5]
+    assert (dual.gains()["rows"]["ki"] > 0).all()
+    assert lagrangian.multipliers["rows"][1] != 0
+
+
+def test_a_constraint_without_a_gradient_is_not_measured_for_ever():
+    x, primal, lagrangian, _ = quadratic()
+    dual = nupi.SelfTuned(lagrangian.parameters(), steps=1000, primal=primal)
+    measured = set()
+    for _ in range(60):
+        violations = {"rows": torch.stack([x.sum() - 1, 0.0 * x.sum() + 1])}
+        lagrangian.ascend(dual, violations)
+        lagrangian(x.square().sum(), violations).backward()
+        primal.step()
+        primal.zero_grad()
+        measured.add(dual.gains()["rows"]["measured_at"])
+    assert 16 <= len(measured) < 30
 
 
 def test_many_constraints_by_random_signs_are_on_the_safe_side(monkeypatch):

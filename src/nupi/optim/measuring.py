@@ -5,6 +5,9 @@ moments with it. Then they are an interval apart, which is an eighth of `steps` 
 the last one has found doubles the interval, up to half of `steps`; any other brings it back to an eighth. Where the
 learning rate of the model's optimizer has doubled, or fallen to half, the response is measured at once: gains would be
 too large by as much as the learning rate has grown.
+
+A batch may show nothing of a constraint whose response is not known yet. The next batch that shows it is measured at
+once. A constraint without a gradient is given up after a few such measurements.
 """
 
 from __future__ import annotations
@@ -20,10 +23,14 @@ MEASUREMENTS = 8  # in `steps`, once the first few are past
 FEWEST = 2  # in `steps`, while the response stays what it was
 LEAP = 0.5  # the smaller of two learning rates over the larger: from here on, nothing that was measured holds
 STEADY = 0.9  # the smaller of two responses over the larger: above it, they are taken for the same
+TRIES = 16
 DEFAULTS = {
     "measured_at": 0,  # the dual step of the last measurement
     "interval": 0,  # dual steps to the next one; 0 before the first
     "rate": 0.0,  # the sum of the optimizer's learning rates at the last one
+    "held": 0,  # multipliers that had been moved by then
+    "unknown": 0,  # how many of their constraints had no response after it
+    "tries": TRIES,  # measurements that may still be made for them alone
 }
 
 
@@ -38,10 +45,29 @@ def is_due(group: dict[str, Any], rate: float) -> bool:
     return bool(min(before, rate) <= LEAP * max(before, rate) and before != rate)
 
 
-def write_down(groups: Sequence[dict[str, Any]], closest: float, rate: float) -> None:
-    """Note that the plant was measured; `closest` says how near it was to what was known, in [0, 1]."""
+def is_incomplete(group: dict[str, Any], moved: int) -> bool:
+    """Whether some constraint may have no response yet, with so many multipliers moved by now."""
+    waiting = group["unknown"] > 0 or moved > group["held"]
+    return bool(waiting and group["tries"] > 0 and group["taken"] > group["measured_at"] > 0)
+
+
+def write_down(
+    groups: Sequence[dict[str, Any]], closest: float, rate: float, moved: int, unknown: int
+) -> None:
+    """Note that the plant was measured.
+
+    Args:
+        groups: all param groups.
+        closest: how near it was to what was known, in [0, 1].
+        rate: the sum of the optimizer's learning rates.
+        moved: how many multipliers have been moved.
+        unknown: how many of their constraints have no response.
+    """
     taken = groups[0]["taken"]
     for group in groups:
+        in_vain = moved == group["held"] and 0 < group["unknown"] <= unknown
+        group["tries"] = group["tries"] - 1 if in_vain else TRIES
+        group["held"], group["unknown"] = moved, unknown
         often, seldom = (max(1, int(group["steps"] / number)) for number in (MEASUREMENTS, FEWEST))
         longer = min(max(2 * group["interval"], often), seldom)
         group["interval"] = longer if closest >= STEADY else often

@@ -9,7 +9,9 @@ import torch
 from nupi.optim import self_tuning
 from nupi.optim.self_tuning import PLANT, TINY, scale_of
 from nupi.plant.optimizers import scalings
-from nupi.plant.response import MOST_ROWS, Plant, curvature, measure
+from nupi.plant.response import MOST_NUMBERS, MOST_ROWS, Plant, Sample, curvature, measure
+from nupi.plant.shards import Shards, is_sharded
+from nupi.rule import rows_like
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 ROWS = ("measured", "response", "balance", "slope", "speed", "curvature")
 TRUST = 10.0
 SETTLING = 8.0  # what the first b asks for is settled after steps / 8
+MOST_SAMPLED = 32  # rows of a group that is sampled: one response serves all of it
+SLIGHT = 0.01  # a balance below this share of what b asks for is that of a loss with next to no gradient
 FAINT = 1e-12  # a balance below this is that of a loss without a gradient
 
 
@@ -31,6 +35,7 @@ class Shown(NamedTuple):
     target: Target
     errors: torch.Tensor
     elements: torch.Tensor | None  # positions in the flat group; None means all of them
+    share: float | None = None  # of the group's rows, if each batch shows other ones
 
     def part(self, tensor: torch.Tensor) -> torch.Tensor:
         """The numbers of these constraints, from a tensor of the whole group."""
@@ -79,6 +84,33 @@ def observe(
     return float(torch.stack(near).min())
 
 
+def shows_unknown(
+    dual: DualOptimizer, lagrangian: Lagrangian, paired: Sequence[tuple[Target, Violation]]
+) -> bool:
+    """Whether the batch of any rank shows a constraint that has been moved, and whose response is not known."""
+    found = 0
+    for target, violation in paired:
+        state = dual.state.get(target.multiplier)
+        move = violation.moving().error(target) if state else None
+        if state and move is not None:
+            unknown = state["response"] == 0
+            if move.rows is not None:
+                unknown = unknown[move.rows]
+            elif move.mask is not None:
+                unknown = unknown & rows_like(move.mask, unknown)
+            found += int(unknown.any())
+    flag = torch.tensor(
+        float(found), device=lagrangian.get_parameter(next(iter(lagrangian.constraints))).device
+    )
+    lagrangian.sum_over_ranks(flag)
+    return bool(flag > 0)
+
+
+def count_unknown(dual: DualOptimizer) -> int:
+    """How many constraints that have been moved have no response yet."""
+    return sum(int((state["response"] == 0).sum()) for state in dual.state.values() if "response" in state)
+
+
 def _note(
     dual: DualOptimizer,
     found: list[Scaling],
@@ -90,8 +122,12 @@ def _note(
     """Measure on this rank's batch, and write it down; what is no number is left out."""
     shown = [see(target, violation, lagrangian.ranks_of(violation)) for target, violation in paired]
     shown = [one for one in shown if one.errors.requires_grad]
+    _check_shards(found, shown)
     if not shown or not loss.requires_grad:
         return
+    numbers = sum(one.parameter.numel() for one in found)
+    most = min(MOST_SAMPLED, max(2, MOST_NUMBERS // max(1, numbers)))
+    shown = [_some_of(one, most, dual.param_groups[0]["taken"]) for one in shown]
     plant, bent = _measured(dual, found, loss, shown)
     counts = [len(one.errors) for one in shown]
     parts = [part.split(counts) for part in (plant.response, plant.balance, plant.slope)]
@@ -130,12 +166,41 @@ def see(target: Target, violation: Violation, factor: float = 1.0) -> Shown:
         term = violation.term(target._replace(multiplier=theta, penalty=None))
         (errors,) = torch.autograd.grad(term, theta, create_graph=True, materialize_grads=True)
     errors = factor * errors.flatten()
-    if len(errors) <= MOST_ROWS:
+    sampled = violation.moving().by_rows
+    if len(errors) <= MOST_ROWS and not sampled:
         return Shown(target, errors, None)
     elements = errors.detach().nonzero().squeeze(1)
-    if 2 * len(elements) > len(errors):
+    share = len(elements) / len(errors)
+    if share == 1.0 or (share > 0.5 and not sampled):
         return Shown(target, errors, None)
-    return Shown(target, errors[elements], elements)
+    return Shown(target, errors[elements], elements, share if sampled else None)
+
+
+def _check_shards(found: list[Scaling], shown: list[Shown]) -> None:
+    """Where parameters are sharded, all processes take a backward pass of a constraint together, or would wait."""
+    shards = Shards([one.parameter for one in found])
+    if not shards.any:
+        return
+    rows = any(one.share is not None for one in shown)
+    if not shards.agree(-1 if rows else sum(len(one.errors) for one in shown)) or rows:
+        raise TypeError(
+            "the model's parameters are sharded (fully_shard), and processes show different constraints, as Indexed "
+            "violations do: their response cannot be measured together. Give each process all constraints (Averaged "
+            "with a count of 0 for what its batch lacks), or build SelfTuned without primal"
+        )
+
+
+def _some_of(one: Shown, most: int, seed: int) -> Shown:
+    """At most so many rows of a group that is sampled, at random; live ones first."""
+    if one.share is None or one.elements is None or len(one.errors) <= most:
+        return one
+    chance = torch.randperm(len(one.errors), generator=torch.Generator().manual_seed(seed))
+    chance = chance.to(one.errors.device)
+    live = (one.part(one.target.multiplier) != 0) | (
+        one.target.constraint.infeasibility(one.errors.detach()) > 0
+    )
+    chosen = chance[live[chance].to(torch.int8).argsort(descending=True, stable=True)][:most]
+    return one._replace(errors=one.errors[chosen], elements=one.elements[chosen])
 
 
 def _measured(
@@ -157,9 +222,11 @@ def _measured(
     signs = torch.Generator().manual_seed(group["taken"])
     counts = [len(one.errors) for one in shown]
     try:
-        plant = measure(found, loss, errors, theta, live, wants, counts, need, signs)
+        samples = [_sample(dual, one) for one in shown]
+        plant = measure(found, loss, errors, theta, live, wants, counts, need, signs, samples)
         bent = torch.zeros((), dtype=errors.dtype, device=errors.device)
-        if group["per_step"] > 1:
+        sharded = is_sharded(found[0].parameter)  # which have no second derivatives
+        if (group["per_step"] > 1 or any(samples)) and not sharded:
             bent = _curvature(found, loss + torch.dot(theta, errors), errors, signs)
     except RuntimeError as error:
         if "donated" not in str(error):
@@ -170,6 +237,15 @@ def _measured(
             "SelfTuned without primal"
         ) from error
     return plant, bent
+
+
+def _sample(dual: DualOptimizer, one: Shown) -> Sample | None:
+    """What is known of all rows of a group that batches show some of: how many are live, as they were last seen."""
+    if one.share is None:
+        return None
+    multiplier, state = one.target.multiplier, dual.state[one.target.multiplier]
+    live = (multiplier.detach() != 0) | (one.target.constraint.infeasibility(state["last"]) > 0)
+    return Sample(one.share, max(1, int(live.sum())))
 
 
 def _curvature(
@@ -198,12 +274,15 @@ def _take_in(state: dict[str, torch.Tensor], note: torch.Tensor, group: dict[str
     old = {name: state[name].double() for name in PLANT}
     known = old["response"] > 0
     closeness = _ratio(old["response"], response)
-    least = self_tuning.SPEED / group["steps"] * state["worst"].double() / response
     # A gradient that vanishes would make the multiplier that balances the loss grow without end.
-    steepest = torch.maximum(
-        slope, old["slope"] * 0.5 ** ((group["taken"] - group["measured_at"]) / group["steps"])
-    )
+    # While it is pushed in vain, its steepest gradient is not forgotten.
+    fading = 0.5 ** ((group["taken"] - group["measured_at"]) / group["steps"])
+    steepest = torch.maximum(slope, old["slope"] * torch.where(state["stuck"] > 0, 1.0, fading))
     balance = balance * slope / steepest
+    least = (
+        self_tuning.SPEED / group["steps"] * state["worst"].double() / response * (slope / steepest).square()
+    )
+    least = torch.where(balance > SLIGHT * least, 0.0, least)
     near = torch.minimum(closeness, _ratio(old["balance"], balance))
     near = torch.minimum(near, torch.exp(-group["per_step"] * (old["curvature"] - bent).abs()))
     new = {

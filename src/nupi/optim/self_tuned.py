@@ -13,7 +13,7 @@ from nupi.optim import identification, measuring, self_tuning
 from nupi.optim.base import DualOptimizer, Gains, Options, State, Work
 from nupi.optim.checks import check_step_size
 from nupi.optim.nupi import NuPI
-from nupi.optim.observation import observe
+from nupi.optim.observation import count_unknown, observe, shows_unknown
 from nupi.optim.retuning import (
     NOTING,
     PHASES,
@@ -157,12 +157,15 @@ class SelfTuned(DualOptimizer):
         group = self.param_groups[0]
         if not self._primal or not torch.is_grad_enabled():
             return
-        rate = measuring.sum_of_rates(self._primal)
-        if not measuring.is_due(group, rate):
+        rate, moved = measuring.sum_of_rates(self._primal), len(self.state)
+        due = measuring.is_due(group, rate) or (
+            measuring.is_incomplete(group, moved) and shows_unknown(self, lagrangian, paired)
+        )
+        if not due:
             return
         closest = observe(self, self._primal, lagrangian, loss, paired)
         if closest is not None:
-            measuring.write_down(self.param_groups, closest, rate)
+            measuring.write_down(self.param_groups, closest, rate, moved, count_unknown(self))
             self._retune(lagrangian)
             self._check_speed(group)
 
@@ -264,15 +267,15 @@ class SelfTuned(DualOptimizer):
         assert isinstance(theta, torch.Tensor)
         assert isinstance(e, torch.Tensor)
         kept: Any = state
-        lr, phase = gains["lr"], options["phase"]
-        if first or torch.compiler.is_compiling():
-            phase, options = RETUNING, {**options, "stride": 1}
+        lr, phase, period = gains["lr"], options["phase"], options.get("period", 1.0)
+        if first or torch.compiler.is_compiling() or period > 1.0:
+            phase, options = RETUNING, {**options, "stride": period}
         if first:
             self_tuning.open_(theta, kept, e)
             if not options["measured"]:
                 identification.open_(theta, kept, e)
         if not options["measured"]:
-            identification.hear_(kept, e, gains["steps"])
+            identification.hear_(kept, e, gains["steps"], period)
         if phase != RESTING:
             SelfTuned._tune(phase, theta, kept, e, gains, options, bounds)
         ki, kp, weight, pull, damping = map(kept.__getitem__, self_tuning.GAINS)
@@ -306,8 +309,9 @@ class SelfTuned(DualOptimizer):
         if not options["measured"]:
             identification.identify_(theta, state, steps, stride, gains["scale"], bounds)
         if phase == RETUNING:
-            past = between_retunings(options)
-            self_tuning.retune_(state, steps, stride, past, options["per_step"], bounds)
+            period = options.get("period", 1.0)
+            past = period if period > 1.0 else between_retunings(options)
+            self_tuning.retune_(state, steps, stride, past, options["per_step"], bounds, period)
 
     def _batches(self, group: dict[str, Any]) -> bool:  # noqa: ARG002
         """Every parameter has gains of its own, so that none moves alike with another."""

@@ -22,6 +22,15 @@ the loss. It would also start a runaway under Adam, whose steps do not depend on
 multiplier raises the second moments, which lowers b, which raises kp. Sigma is taken from the covariance of successive
 changes: -sigma^2 for noise, >= 0 for a signal that moves smoothly.
 
+**Leaps.** A violation may leap between two steps: a rate of decisions does, and so does a row that is shown now and
+then. The answer that b asks for can be a hundred times `scale`, and would wreck the model: under Adam, which takes no
+longer steps for it, as under SGD, whose step size does not suit such a Lagrangian. So one step moves a multiplier by at
+most 0.7 of `scale`: kp (times the weight of the newest violation) times the largest change seen lately, and ki times
+that or the violation, whichever is larger.
+
+**Rows that are shown now and then.** A row acts on the model in the steps that show it, and its multiplier moves in
+those. So the rule counts `period` dual steps for each of its own.
+
 **Constraints that cannot be met.** Their multipliers would grow for ever, and under Adam exponentially, since b falls
 as 1/theta. Beyond four times `scale` the integral gain falls with the square of the multiplier, which then grows as the
 third root of time, and b follows no further down. Nor do b and `scale` follow the gradient of a constraint that has
@@ -52,17 +61,19 @@ FAST_POLE = 0.7  # kappa where nothing limits it
 SHAKING = 0.1  # the share of `scale` by which noise may move a multiplier
 SMOOTHING = 32.0  # averages reach back over steps / 32
 SOFT = 4.0 / 3.0  # the factor of the speed from half of `steps` on; it grows to that from 0
+LEAP = 0.7  # the share of `scale` by which one step may move a multiplier
 PATIENCE = 0.03  # a violation above this share of its worst is not met yet
 URGENCY = 9.0  # by how much the speed grows in `steps` if it is not (in log)
 BEYOND = 4.0  # in units of `scale`: where a multiplier is taken for too large
 ROOM = 4.0  # where `balance` is a guess from the size of the loss, it may be so much too small
 GUESSING = 0.1  # the most that kappa may be while b is a guess
 PROGRESS = 0.9  # of what a violation was steps / 4 ago: above it, a multiplier beyond `scale` pushes in vain
+FAINT = 1e-11  # a `scale` below this is that of a loss without a gradient, and says nothing
 TINY = 1e-30
 
 GAINS = ("ki", "kp", "weight", "pull", "damping")  # pull = ki + damping, damping = kp weight
 NOTES = ("last", "change")
-SUMMARIES = ("age", "covariance", "mean", "level", "slow")
+SUMMARIES = ("age", "covariance", "mean", "level", "slow", "jump")
 JUDGED = ("worst", "boost", "stuck")
 PLANT = ("response", "curvature", "balance", "speed", "slope", "least", "sure")
 
@@ -81,8 +92,10 @@ def note_(state: State, e: torch.Tensor) -> None:
     state["last"].copy_(e)
 
 
-def watch_(theta: torch.Tensor, state: State, e: torch.Tensor, steps: Gain, stride: int) -> None:
+def watch_(theta: torch.Tensor, state: State, e: torch.Tensor, steps: Gain, stride: float) -> None:
     """Take a violation in: its changes, its mean, and the mean of the multiplier that it answers.
+
+    `jump` is the largest change that was seen, forgotten as fast as a violation is to decay.
 
     Args:
         theta: the multipliers, before they are moved.
@@ -95,6 +108,8 @@ def watch_(theta: torch.Tensor, state: State, e: torch.Tensor, steps: Gain, stri
     before = state["change"].clone()
     note_(state, e)
     state["covariance"].lerp_(before.mul_(state["change"]), 1 / 32)
+    fading = exp(at_most(SPEED * stride / steps, 1.0) * -1.0)
+    torch.maximum(state["jump"].mul_(fading), state["change"].abs(), out=state["jump"])
     state["age"].add_(float(stride))
     state["mean"].lerp_(e, rate)
     state["level"].lerp_(theta, rate)
@@ -102,7 +117,13 @@ def watch_(theta: torch.Tensor, state: State, e: torch.Tensor, steps: Gain, stri
 
 
 def retune_(
-    state: State, steps: Gain, stride: int, past: int, per_step: float, bounds: Bounds | None
+    state: State,
+    steps: Gain,
+    stride: float,
+    past: float,
+    per_step: float,
+    bounds: Bounds | None,
+    period: float = 1.0,
 ) -> None:
     """Write the gains that place the poles, given what is known; 0 where nothing is known of the plant yet.
 
@@ -114,6 +135,7 @@ def retune_(
         per_step: primal steps per dual step, N. Over them a drift relaxes by alpha = exp(-h N), and a change of
             the multiplier acts through b N (1 - alpha) / (h N).
         bounds: of the multipliers; without any, an error of either sign is a violation.
+        period: dual steps from one step of these multipliers to the next; more than 1 where a batch shows some rows.
     """
     noise = sigma(state)
     left = certain_violation(state, noise, steps, stride, bounds)
@@ -121,29 +143,35 @@ def retune_(
     scale, size = scale_of(state), state["level"].abs()
     room = ROOM if "most" in state else 1.0
     reach = (room * BEYOND * scale).clamp_(min=TINY)
+    leap = torch.where(scale > FAINT, room * LEAP * scale, math.inf)
     overdue = state["age"] - steps
     _hurry_(state, steps, past, overdue, left, reach - size)
     _mark_stuck_(state, overdue, left, size - scale)
 
-    relaxed = _times(state["curvature"], per_step).clamp(min=1e-6)
+    lasting = per_step * period
+    relaxed = _times(state["curvature"], lasting).clamp(min=1e-6)
     kept = relaxed.neg()
     gone = torch.expm1(kept).neg_()  # 1 - alpha
-    b = _times((state["response"] * gone).div_(relaxed), per_step).clamp(min=TINY)
+    b = _times((state["response"] * gone).div_(relaxed), lasting).clamp(min=TINY)
     soft = (state["age"] * (2.0 / steps * SOFT)).clamp_(max=SOFT)
     top = _times(state["speed"], per_step)
     speed = at_most(torch.where(top > 0, top, SPEED / steps), SPEED / steps)
-    w = torch.mul(speed, state["boost"]).mul_(soft)
+    w = _times(torch.mul(speed, state["boost"]).mul_(soft), period)
     quiet = (b * scale).mul_(SHAKING).div_(noise.clamp_(min=TINY))
     # kappa sqrt(weight / (2 - weight)) <= quiet: kappa itself where there is no smoothing, sqrt(2 kappa^3) where much.
     allowed = torch.maximum(quiet, quiet.square().mul_(0.5).pow_(1.0 / 3.0))
     # Less than 2 w would not damp a constraint on its way; one that is met need not be hurried.
     damped = torch.add(w, w).mul_(left.sign())
     kappa = torch.minimum(kept.exp_().mul_(FAST_POLE), torch.maximum(allowed, damped))
+    # kappa weight jump <= b leap: kappa itself where there is no smoothing, 4 kappa^2 where much.
+    free = (b * leap).div_(state["jump"].clamp(min=TINY))
+    kappa = torch.minimum(kappa, torch.maximum(free, free.sqrt().mul_(0.5)))
     if "most" in state:  # b is a guess until it has been identified, and may be too small
         kappa = torch.where(state["sure"] > 0, kappa, kappa.clamp(max=GUESSING))
     w = torch.minimum(w, torch.lerp(gone, kappa, 0.5)).clamp_(max=0.5)
     ki = (gone + kappa).sub_(w).clamp_(min=0.0).mul_(w)
     ki.div_(torch.addcmul(b, b, (size / reach).square_())).div_(1.0 - w)
+    ki = torch.minimum(ki, leap.div_(torch.maximum(state["jump"], left).clamp_(min=TINY)))
     known = state["response"].sign()
     torch.mul(ki, known, out=state["ki"])
     torch.mul(kappa / b, known, out=state["kp"])
@@ -160,7 +188,7 @@ def _mark_stuck_(state: State, overdue: torch.Tensor, left: torch.Tensor, above:
 
 
 def _hurry_(
-    state: State, steps: Gain, past: int, overdue: torch.Tensor, left: torch.Tensor, below: torch.Tensor
+    state: State, steps: Gain, past: float, overdue: torch.Tensor, left: torch.Tensor, below: torch.Tensor
 ) -> None:
     """After `steps`, speed up while a violation is not met, unless its multiplier is too large: `below` its limit."""
     unmet = torch.sub(left, state["worst"], alpha=PATIENCE)
@@ -177,7 +205,7 @@ def violation(state: State, bounds: Bounds | None) -> torch.Tensor:
 
 
 def certain_violation(
-    state: State, noise: torch.Tensor, steps: Gain, stride: int, bounds: Bounds | None
+    state: State, noise: torch.Tensor, steps: Gain, stride: float, bounds: Bounds | None
 ) -> torch.Tensor:
     """The smoothed violation less twice the standard error of its mean: noise alone is no violation."""
     rate = smoothing(steps, stride)
@@ -200,7 +228,7 @@ def sigma(state: State) -> torch.Tensor:
     return (state["covariance"] / pairs.mul_(-1 / 32).expm1_()).clamp_(min=0.0).sqrt_()
 
 
-def smoothing(steps: Gain, stride: int) -> Gain:
+def smoothing(steps: Gain, stride: float) -> Gain:
     """The weight of the newest number in an average."""
     return at_most(SMOOTHING * stride / steps, 1.0)
 

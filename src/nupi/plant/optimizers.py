@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from nupi.plant.shards import local
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -20,11 +22,16 @@ SUPPORTED = (
 
 
 class Scaling(NamedTuple):
-    """P of one parameter: rate / sqrt(second moment), or the rate alone for SGD."""
+    """P of one parameter: rate / sqrt(second moment), or the rate alone for SGD.
+
+    Of a sharded parameter, the second moment is this process's part.
+    """
 
     parameter: torch.Tensor
     rate: float
     second_moment: torch.Tensor | None = None
+    kept: float = 1.0  # of the second moment, when the next gradient comes
+    newest: float = 0.0  # the share of that gradient's square in it
 
 
 def check_optimizers(optimizers: Any) -> tuple[torch.optim.Optimizer, ...]:
@@ -57,11 +64,6 @@ def scalings(optimizers: Sequence[torch.optim.Optimizer]) -> list[Scaling] | Non
             for parameter in group["params"]:
                 if not parameter.requires_grad:
                     continue
-                if hasattr(parameter, "device_mesh"):
-                    raise TypeError(
-                        "the model's parameters are sharded (fully_shard), and the response cannot be measured "
-                        "through them; build SelfTuned without primal, and it is identified from the violations"
-                    )
                 one = _scaling(optimizer, group, parameter)
                 if one is None:
                     return None
@@ -81,16 +83,20 @@ def _scaling(
     if isinstance(optimizer, torch.optim.RMSprop):
         if "square_avg" not in state:
             return None
-        moment = state["square_avg"]
+        moment = local(state["square_avg"])
         if group["centered"]:
-            moment = (moment - state["grad_avg"].square()).clamp(min=0.0)
-        return Scaling(parameter, rate / (1.0 - group["momentum"]), moment)
+            moment = (moment - local(state["grad_avg"]).square()).clamp(min=0.0)
+        return Scaling(
+            parameter, rate / (1.0 - group["momentum"]), moment, group["alpha"], 1.0 - group["alpha"]
+        )
     if isinstance(optimizer, torch.optim.Adagrad):
         if not float(state["step"]):
             return None
-        return Scaling(parameter, rate / (1.0 + (float(state["step"]) - 1) * group["lr_decay"]), state["sum"])
+        rate /= 1.0 + (float(state["step"]) - 1) * group["lr_decay"]
+        return Scaling(parameter, rate, local(state["sum"]), 1.0, 1.0)
     if "exp_avg_sq" not in state:
         return None
-    moment = state["max_exp_avg_sq"] if group.get("amsgrad") else state["exp_avg_sq"]
-    steps = float(state["step"])
-    return Scaling(parameter, rate, moment / (1.0 - float(group["betas"][1]) ** steps))
+    moment = local(state["max_exp_avg_sq"] if group.get("amsgrad") else state["exp_avg_sq"])
+    steps, keep = float(state["step"]), float(group["betas"][1])
+    known, soon = 1.0 - keep**steps, 1.0 - keep ** (steps + 1)
+    return Scaling(parameter, rate, moment / known, keep * known / soon, (1.0 - keep) / soon)

@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from nupi.plant.shards import Shards, backward_gradients, is_sharded, local
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -48,6 +50,15 @@ class Plant(NamedTuple):
     """The length of the constraint's gradient."""
 
 
+class Sample(NamedTuple):
+    """What is known of a group that each batch shows other rows of."""
+
+    share: float
+    """The share of the group's rows that a batch shows."""
+    live: int
+    """How many rows of the whole group push or are violated."""
+
+
 def measure(
     scalings: Sequence[Scaling],
     loss: torch.Tensor,
@@ -58,6 +69,7 @@ def measure(
     groups: Sequence[int],
     need: float,
     signs: torch.Generator,
+    samples: Sequence[Sample | None] | None = None,
 ) -> Plant:
     """Measure the plant on one batch. The graph is kept, for the user's own backward pass.
 
@@ -71,10 +83,13 @@ def measure(
         groups: how many of the violations belong to each group, in order.
         need: how far the violations should move a step, in norm.
         signs: for the random directions.
+        samples: for each group that batches show some rows of, what is known of all rows; None for a whole group.
     """
+    samples = samples or [None] * len(groups)
     parameters = [one.parameter for one in scalings]
     numbers = sum(p.numel() for p in parameters)
-    toward = torch.where(live, violations.detach().abs(), 0.0)
+    shards = Shards(parameters)
+    toward = torch.where(live, shards.joined(violations.detach()).abs(), 0.0)
     toward = toward / toward.norm().clamp(min=TINY)
     weights = theta.detach()
     force = _gradients(loss, parameters)
@@ -85,47 +100,93 @@ def measure(
         rows = _jacobian(violations, parameters)
         along = [(row * _column(toward, row)).square().sum(0).sqrt() for row in rows]
         pushed = [(row * _column(weights, row)).square().sum(0) for row in rows]
+        push = [(row * _column(weights, row)).sum(0) for row in rows]
     else:
         along = [g.abs() for g in _gradients(violations, parameters, toward)]
-        pushed = [g.square() for g in _gradients(violations, parameters, weights)]
-    p, top = preconditioner(scalings, along, pushed, need)
-    pull = _square(force, p)
+        push = _gradients(violations, parameters, weights)
+        pushed = [g.square() for g in push]
+    coming = [f + g for f, g in zip(force, push, strict=True)]
+    p, top = preconditioner(scalings, along, pushed, coming, need, shards)
+    pull = shards.total(_square(force, p))
     if exact:
         flat = [row.flatten(1) for row in rows]
         m = sum((row * q.reshape(1, -1)) @ row.T for row, q in zip(flat, p, strict=True))
         assert isinstance(m, torch.Tensor)
+        m = shards.total(m)
         diagonal = m.diagonal().clamp(min=0.0)
         root = diagonal.sqrt().clamp(min=TINY)
-        overlap = m.abs() / (root[:, None] * root)
-        response = diagonal * (overlap[:, live].sum(1) + (~live).to(overlap.dtype))
-        slope = torch.stack([row.square().sum(1) for row in flat]).sum(0).sqrt()
+        overlap = (m.abs() / (root[:, None] * root)).fill_diagonal_(0.0)
+        itself, others = _presence(live, groups, samples, diagonal)
+        crowd = overlap @ others + itself
+        slope = shards.total(torch.stack([row.square().sum(1) for row in flat]).sum(0)).sqrt()
+        diagonal, crowd, slope = _pooled((diagonal, crowd, slope), live, groups, samples)
+        response = diagonal * crowd
     else:
-        diagonal, slope = _mean_diagonals(violations, parameters, p, groups, signs)
+        diagonal, slope = _mean_diagonals(violations, parameters, p, groups, signs, shards)
         unit = toward / diagonal.sqrt().clamp(min=TINY)
         unit = unit / unit.norm().clamp(min=TINY)
         scaled = unit / diagonal.sqrt().clamp(min=TINY)
-        largest = _square(_gradients(violations, parameters, scaled), p)
+        largest = shards.total(_square(_gradients(violations, parameters, scaled), p))
         response = diagonal * (MARGIN * largest).clamp(min=1.0)
     share = torch.zeros(()) if top is None else (top / wanted.norm().clamp(min=TINY)).clamp(max=UNLIMITED)
     balance = (pull / diagonal.clamp(min=TINY)).sqrt() * (diagonal > 0)
     return Plant(response, balance, share.to(response), slope)
 
 
+def _presence(
+    live: torch.Tensor, groups: Sequence[int], samples: Sequence[Sample | None], like: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """In which share of the steps a constraint acts on itself, and how many constraints each stands for to others.
+
+    A row of a sampled group acts when it is shown. In a step the share of all live rows acts, whichever they are.
+    """
+    itself, others = torch.ones_like(like), live.to(like.dtype)
+    for mine, other, sample in zip(
+        itself.split(list(groups)), others.split(list(groups)), samples, strict=True
+    ):
+        if sample is not None:
+            mine.fill_(sample.share)
+            other.fill_(sample.share * sample.live / len(other))
+    return itself, others
+
+
+def _pooled(
+    parts: Sequence[torch.Tensor], live: torch.Tensor, groups: Sequence[int], samples: Sequence[Sample | None]
+) -> tuple[torch.Tensor, ...]:
+    """One plant for all rows of a sampled group: the mean over its live rows, or that of its steepest row.
+
+    A row that is met by far may have next to no gradient on this batch (a squared error, a hinge), and a large one on
+    the next batch that shows it.
+    """
+    split = [part.split(list(groups)) for part in parts]
+    found: list[list[torch.Tensor]] = [[] for _ in parts]
+    for number, (on, sample) in enumerate(zip(live.split(list(groups)), samples, strict=True)):
+        if sample is not None and not bool(on.any()):
+            steepest = split[0][number]
+            on = steepest == steepest.max()
+        for one, all_of in zip(found, split, strict=True):
+            part = all_of[number]
+            one.append(part if sample is None else part[on].mean().expand_as(part))
+    return tuple(torch.cat(one) for one in found)
+
+
 def preconditioner(
     scalings: Sequence[Scaling],
     along: Sequence[torch.Tensor],
     pushed: Sequence[torch.Tensor],
+    coming: Sequence[torch.Tensor],
     need: float,
+    shards: Shards,
 ) -> tuple[list[torch.Tensor], torch.Tensor | None]:
     """P at the amplitude that is needed, and the top speed along the violation if the optimizer has one."""
-    bounded = [
-        (g, s.rate, s.second_moment)
-        for g, s in zip(along, scalings, strict=True)
-        if s.second_moment is not None
+    moments = [
+        None if s.second_moment is None else s.kept * s.second_moment + s.newest * g.square()
+        for s, g in zip(scalings, coming, strict=True)
     ]
+    bounded = [(g, s.rate, v) for g, s, v in zip(along, scalings, moments, strict=True) if v is not None]
     if not bounded:
-        return [torch.full_like(s.parameter, s.rate) for s in scalings], None
-    top = torch.stack([(rate * g).sum() for g, rate, _ in bounded]).sum()
+        return [torch.full_like(g, s.rate) for g, s in zip(along, scalings, strict=True)], None
+    top = shards.total(torch.stack([(rate * g).sum() for g, rate, _ in bounded]).sum())
     goal = (0.5 * top).clamp(max=need)
     low, high = torch.full_like(top, -12.0), torch.full_like(top, 12.0)
     for _ in range(HALVINGS):
@@ -137,15 +198,15 @@ def preconditioner(
                 for g, rate, v in bounded
             ]
         ).sum()
-        short = moved < goal
+        short = shards.total(moved) < goal
         low, high = torch.where(short, middle, low), torch.where(short, high, middle)
     delta = 10.0**high
     found = []
-    for one, g, extra in zip(scalings, along, pushed, strict=True):
-        if one.second_moment is None:
-            found.append(torch.full_like(one.parameter, one.rate))
+    for one, g, extra, v in zip(scalings, along, pushed, moments, strict=True):
+        if v is None:
+            found.append(torch.full_like(g, one.rate))
         else:
-            size = (one.second_moment + (delta * g).square() + 0.04 * extra).sqrt()
+            size = (v + (delta * g).square() + 0.04 * extra).sqrt()
             found.append(one.rate / size.clamp(min=1e-12))
     return found, top
 
@@ -184,13 +245,14 @@ def _mean_diagonals(
     p: list[torch.Tensor],
     groups: Sequence[int],
     signs: torch.Generator,
+    shards: Shards,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Each group's mean of the diagonal of M, and its mean slope, for each of its constraints."""
     found, slopes = [], []
     for part in violations.split(list(groups)):
         gradient = _gradients(part, parameters, _signs(part, signs))
-        found.append((_square(gradient, p) / len(part)).expand(len(part)))
-        square = torch.stack([g.square().sum() for g in gradient]).sum()
+        found.append((shards.total(_square(gradient, p)) / len(part)).expand(len(part)))
+        square = shards.total(torch.stack([g.square().sum() for g in gradient]).sum())
         slopes.append((square / len(part)).sqrt().expand(len(part)))
     return torch.cat(found), torch.cat(slopes)
 
@@ -213,11 +275,14 @@ def _gradients(
 ) -> list[torch.Tensor]:
     """The gradient of a scalar, or of a vector times weights, by parameter; zeros where there is none."""
     if not value.requires_grad:
-        return [torch.zeros_like(p) for p in parameters]
+        return [torch.zeros_like(local(p)) for p in parameters]
+    weights = None if weights is None else weights.to(value.dtype)
+    if is_sharded(parameters[0]):
+        return backward_gradients(value, parameters, weights)
     found = torch.autograd.grad(
         value,
         parameters,
-        None if weights is None else weights.to(value.dtype),
+        weights,
         retain_graph=True,
         materialize_grads=True,
     )

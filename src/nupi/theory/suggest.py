@@ -25,6 +25,7 @@ import torch
 from nupi.optim.checks import number
 from nupi.plant.optimizers import Scaling, check_optimizers, scalings
 from nupi.plant.response import preconditioner
+from nupi.plant.shards import Shards, is_sharded
 from nupi.violations import Target, as_violation
 from nupi.violations.base import Held
 
@@ -164,6 +165,11 @@ def _scalings(primal: torch.optim.Optimizer | Iterable[torch.optim.Optimizer]) -
         raise ValueError(
             "primal has not taken a step yet, so that its step is not known; train a little first"
         )
+    if any(is_sharded(one.parameter) for one in found):
+        raise TypeError(
+            "the model's parameters are sharded (fully_shard), which have no second derivatives; ask before they are "
+            "sharded, or use SelfTuned, which needs none"
+        )
     return found
 
 
@@ -212,7 +218,10 @@ def _slope_and_curvature(
     if found is not None:
         # Over how many steps the violation is to go says how large the steps will be, on which Adam's P depends.
         need = float(violation.detach().abs()) / (steps or SOME_STEPS)
-        metric, _ = preconditioner(found, [g.abs() for g in gradient], [0.0 * g for g in gradient], need)
+        coming = [slope.detach() for slope in slopes]
+        metric, _ = preconditioner(
+            found, [g.abs() for g in gradient], [0.0 * g for g in gradient], coming, need, Shards(parameters)
+        )
         direction = [p * g for p, g in zip(metric, gradient, strict=True)]
     slope = torch.stack([(d * g).sum() for d, g in zip(direction, gradient, strict=True)]).sum().sqrt()
     if not bool(slope > 0.0):

@@ -16,7 +16,17 @@ from nupi.paper.self_tuned.tables import MET
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-CONSTANTS = ("SPEED", "FAST_POLE", "SHAKING", "SMOOTHING", "PATIENCE", "URGENCY", "BEYOND", "PROGRESS")
+CONSTANTS = (
+    "SPEED",
+    "FAST_POLE",
+    "SHAKING",
+    "SMOOTHING",
+    "PATIENCE",
+    "URGENCY",
+    "BEYOND",
+    "LEAP",
+    "PROGRESS",
+)
 TASKS = ("tumours", "diabetes")
 SEEDS = {"smoke": 1, "laptop": 1, "desk": 5}
 NEAR_ONE = {

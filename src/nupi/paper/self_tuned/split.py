@@ -13,6 +13,10 @@ DEVELOPMENT: dict[str, Any] = {
     "networks": ("adult_rows", "blobs"),
     "network seeds": (0, 1),
     "seen": ("autoencoder", "wine"),
+    "first problems": (
+        "equalized odds",
+        "one constraint per sample",
+    ),  # tests/optim/test_self_tuned_first_problems.py
 }
 TEST: dict[str, Any] = {
     "quadratic programs": range(2026, 2226),
