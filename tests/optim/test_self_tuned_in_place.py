@@ -161,9 +161,9 @@ def test_the_multiplier_of_a_constraint_that_cannot_be_met_does_not_run_away():
         path.append(lagrangian.multipliers["rate"].item())
     # `steps` is 100. A gain that followed the response would grow a hundredfold in that.
     second, third, last = path[199] - path[99], path[299] - path[199], path[399] - path[299]
-    assert third < 3 * second
-    assert last < 3 * third
-    assert path[-1] < 2000
+    assert third < second
+    assert last < third
+    assert path[-1] < 400
 
 
 def test_a_row_that_comes_late_starts_with_what_is_known_of_the_others():

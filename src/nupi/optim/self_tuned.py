@@ -41,7 +41,7 @@ class SelfTuned(DualOptimizer):
 
     You say within how many dual steps the constraints should be met: a quarter of training is a good answer. Units
     and step sizes do not matter. See `nupi.optim.self_tuning` for the rule, and "Gains that find themselves"
-    (docs/self_tuned.md) for where it fails. For one constraint per sample (`Indexed`) use `NuPI`.
+    (docs/self_tuned.md) for where it fails. Rows of an `Indexed` group are taken to have one unit.
 
     With `primal`, the response of the model to a multiplier is measured now and then, inside `lagrangian(loss,
     violations)`. Without it, the response is identified from violations and multipliers. That needs nothing from the
