@@ -76,6 +76,10 @@ def test_the_guide_has_what_a_budget_on_latency_predicted():
     for network, words in (("convolutions", "four convolutions"), ("gpt2", "GPT-2")):
         off = [float(row["measured"]) - float(row["predicted"]) for row in rows if row["network"] == network]
         assert f"{words}, it was off by {100 * min(off):.0f} to {100 * max(off):.0f} points" in guide
+    for limit in ("0.8", "0.65", "0.5"):
+        runs = [row for row in rows if (row["network"], row["limit"]) == ("gpt2", limit)]
+        mean = {name: sum(float(row[name]) for row in runs) / len(runs) for name in ("measured", "flops")}
+        assert abs(mean["measured"] - mean["flops"]) < 0.07
 
 
 def test_the_reasons_for_our_own_surgery_are_those_that_were_measured():
