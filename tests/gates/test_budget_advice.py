@@ -67,6 +67,5 @@ def test_layers_of_the_same_form_are_measured_once(monkeypatch):
     model, words = gpt2()
     gates.attach_transformer(model)
     gates.budget(model, words, latency=1.0)
-    assert (
-        len(timed) == 4 * latency.POINTS**2 + 1
-    )  # four forms of layer, of the same two blocks, and the whole
+    # Four forms of layer, of the same two blocks, and the whole.
+    assert len(timed) == latency.ROUNDS * (4 * latency.POINTS**2 + 1)

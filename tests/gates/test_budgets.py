@@ -215,7 +215,8 @@ def test_a_gate_that_is_too_large_is_passed_over_for_smaller_ones():
     assert filled(order, lambda chosen: sizes[chosen].sum() / 100, 0.7).tolist() == [0, 2]
 
 
-def test_latency_by_a_real_clock_never_rises_as_gates_close():
+def test_latency_by_a_real_clock_never_rises_as_gates_close(monkeypatch):
+    monkeypatch.setattr("nupi.gates.budgets.latency.SECONDS", 1e-4)
     model = gated(chain)
     with torch.no_grad():
         for phi in gates.gate_parameters(model):

@@ -7,6 +7,7 @@ from benchmarks import gates_latency, gates_report
 from benchmarks.gates_report import markdown, table
 
 ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "results" / "pruning"
 
 
 def test_the_guide_has_the_numbers_of_the_results():
@@ -29,6 +30,34 @@ def test_every_method_had_the_same_time():
         assert max(seconds) <= 1.15 * min(seconds)
 
 
+def test_the_older_run_with_equal_steps_is_quoted_as_it_was():
+    with (RESULTS / "equal_steps.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if (row["task"], row["asked"]) == ("cifar", "0.25")]
+    mean = {
+        method: sum(float(row["accuracy"]) for row in rows if row["method"] == method) / 3
+        for method in ("gates", "l1", "magnitude")
+    }
+    guide = (ROOT / "docs" / "gates.md").read_text(encoding="utf-8")
+    assert (
+        f"{mean['gates']:.1f}%, where L1 has {mean['l1']:.1f}% and magnitude {mean['magnitude']:.1f}%"
+        in guide
+    )
+
+
+def test_what_the_guide_says_of_the_methods_is_in_the_table():
+    found = {(line["task"], line["method"], line["asked"]): line for line in table()}
+
+    def above(task, other, asked):
+        return round(found[task, "gates", asked]["accuracy"] - found[task, other, asked]["accuracy"], 1)
+
+    assert [above(task, "magnitude", 0.25) for task in ("cifar", "text")] == [0.1, 0.6]
+    assert [above(task, "l1", 0.25) for task in ("cifar", "text")] == [-0.7, -1.3]
+    assert [above("cifar", other, 0.5) for other in ("magnitude", "l1")] == [-1.4, -2.3]
+    assert [above("text", other, 0.5) for other in ("magnitude", "l1")] == [-0.9, -1.1]
+    left = [round(found["cifar", method, 0.25]["parameters"], 2) for method in ("gates", "magnitude", "l1")]
+    assert left == [0.24, 0.29, 0.35]
+
+
 def test_the_guide_says_where_trainings_ended_before_the_fit():
     guide = (ROOT / "docs" / "gates.md").read_text(encoding="utf-8")
     for task, title in (("cifar", "the ResNet-18 below"), ("text", "the GPT-2 below")):
@@ -47,10 +76,14 @@ def test_the_guide_has_what_a_budget_on_latency_predicted():
     for network, words in (("convolutions", "four convolutions"), ("gpt2", "GPT-2")):
         off = [float(row["measured"]) - float(row["predicted"]) for row in rows if row["network"] == network]
         assert f"{words}, it was off by {100 * min(off):.0f} to {100 * max(off):.0f} points" in guide
+    for limit in ("0.8", "0.65", "0.5"):
+        runs = [row for row in rows if (row["network"], row["limit"]) == ("gpt2", limit)]
+        mean = {name: sum(float(row[name]) for row in runs) / len(runs) for name in ("measured", "flops")}
+        assert abs(mean["measured"] - mean["flops"]) < 0.07
 
 
 def test_the_reasons_for_our_own_surgery_are_those_that_were_measured():
-    with (ROOT / "results" / "pruning" / "surgery.csv").open(newline="") as file:
+    with (RESULTS / "surgery.csv").open(newline="") as file:
         found = {(row["network"], row["what"]): row["outcome"] for row in csv.DictReader(file)}
     assert sum(what == "channels" for _, what in found) == 11
     refused = {("gpt2", "units"), ("gpt2", "heads"), ("llama", "heads")}
