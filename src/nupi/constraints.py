@@ -129,6 +129,11 @@ class Constraint:
         """How far each error is from what is asked for."""
         return e.abs() if self.bounds is None or self.bounds.both else e.clamp(min=0)
 
+    def largest(self, values: torch.Tensor) -> torch.Tensor:
+        """The largest of these violations; below 0 if each is met with room to spare."""
+        e = self.errors(values)
+        return e.abs().max() if self.bounds is None or self.bounds.both else e.max()
+
     def slackness(self, theta: torch.Tensor, e: torch.Tensor) -> torch.Tensor:
         """The residual of complementary slackness: a bounded multiplier is 0, or its constraint is tight."""
         free = self.bounds is None or self.bounds.both

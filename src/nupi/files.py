@@ -18,10 +18,14 @@ import io
 import os
 import uuid
 import warnings
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _HEAD = b"nupi checked file 1\n"
 _DIGEST_BYTES = hashlib.sha256().digest_size
@@ -46,16 +50,22 @@ def write_bytes(path: str | os.PathLike[str], data: bytes, *, durable: bool = Fa
         data: the new content.
         durable: whether to wait until the data is on the disk, so that it also survives a loss of power.
     """
+    with replacing(path) as draft, draft.open("xb") as file:
+        file.write(data)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """The name of a draft to write; it takes the place of `path` in one step, or is removed if that fails."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     # A name that nobody else has: a fixed one, or one with a process id on a shared disk, may be somebody else's.
     draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
     try:
-        with draft.open("xb") as file:
-            file.write(data)
-            if durable:
-                file.flush()
-                os.fsync(file.fileno())
+        yield draft
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)

@@ -114,6 +114,10 @@ class Implicit(Constraint):
             "without any; give nupi.Featured(values, features)"
         )
 
+    def largest(self, values: torch.Tensor) -> torch.Tensor:
+        """As the kind of constraint says it."""
+        return self.of.largest(values)
+
     def misfit(self, theta: torch.Tensor) -> str | None:
         """Parameters may be anything, unless they are projected."""
         return super().misfit(theta) if self.project == "parameters" else None
@@ -168,6 +172,10 @@ class Featured(Violation):
     def infeasibility(self, target: Target) -> torch.Tensor | None:
         """Of the constraints that came, not of the module's parameters."""
         return self._checked(target).infeasibility(self.values.detach()) if len(self.values) else None
+
+    def measured(self, constraint: Constraint) -> torch.Tensor | None:  # noqa: ARG002
+        """The values, of whatever constraints were evaluated; None if there were none."""
+        return self.values.detach() if len(self.values) else None
 
     def adds_up(self, reduce: Reduce) -> bool:  # noqa: ARG002
         """Constraints of all processes are added, whatever `reduce` says of tensors."""

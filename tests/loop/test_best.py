@@ -1,6 +1,7 @@
 """The model that Best keeps is the one a plain look through all of them would choose."""
 
 import io
+import math
 
 import pytest
 import torch
@@ -9,6 +10,8 @@ from hypothesis import strategies as st
 
 import nupi
 from nupi import Measured, rates
+from nupi.loop.best import largest_violation
+from nupi.violations import Violation
 
 TOLERANCE = {"rate": 0.05, "gap": 0.1}
 
@@ -148,3 +151,29 @@ def test_bad_input_is_named():
         nupi.Best(problem()).see(numbered(1), 0.1, {"rate": 0.3, "gap": torch.zeros(2)})
     with pytest.raises(ValueError, match="not the state_dict of a Best"):
         nupi.Best(problem()).load_state_dict({"seen": 1})
+
+
+class Doubled(Violation):
+    """A kind of one's own that does not say whether the whole group was measured."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def term(self, target):
+        return 2 * (target.multiplier * self.values).sum()
+
+    def error(self, target):
+        return target.move(2 * self.values.detach())
+
+
+class DoubledWhole(Doubled):
+    def measured(self, constraint):
+        return 2 * self.values if len(self.values) == constraint.shape[0] else None
+
+
+def test_a_kind_of_ones_own_is_judged_by_what_it_measured():
+    rate = nupi.Inequality(2)
+    assert largest_violation("rate", rate, DoubledWhole(torch.tensor([0.1, -0.3]))) == pytest.approx(0.2)
+    assert largest_violation("rate", rate, DoubledWhole(torch.tensor([0.1]))) == math.inf
+    with pytest.raises(TypeError, match="give its class the method measured"):
+        largest_violation("rate", rate, Doubled(torch.zeros(2)))

@@ -32,7 +32,7 @@ _POINTER = torch.Tensor.data_ptr
 _PLAIN = {torch.Tensor}
 
 
-class Joint:
+class Vector:
     """A batch of groups that move alike, with memory in which their numbers stand one after another."""
 
     __slots__ = ("batch", "first", "last", "parts", "state", "tensors", "theta", "wholes")
@@ -68,14 +68,23 @@ class Joint:
 class Joined(Repeat):
     """The last step over many small groups of a dual optimizer, to be taken again. Use `expect`."""
 
-    __slots__ = ("_as_found", "_constraints", "_joints", "_kinds", "_names", "_shapes", "_thetas", "_written")
+    __slots__ = (
+        "_as_found",
+        "_constraints",
+        "_kinds",
+        "_names",
+        "_shapes",
+        "_thetas",
+        "_vectors",
+        "_written",
+    )
 
     def __init__(self, dual: DualOptimizer, places: list[Place], shapes: Mapping[str, torch.Size]) -> None:
         super().__init__(dual, places)
-        first, self._joints = 0, []
+        first, self._vectors = 0, []
         for batch, _ in self._batches:
-            self._joints.append(Joint(batch, first))
-            first = self._joints[-1].last
+            self._vectors.append(Vector(batch, first))
+            first = self._vectors[-1].last
         # In the order in which their numbers stand.
         self._places = places = [places[i] for _, which in self._batches for i in which]
         self._names = [place.name for place in places]
@@ -84,8 +93,8 @@ class Joined(Repeat):
         self._kinds = [*map(_KIND, self._thetas)]
         self._shapes = [shapes[name] for name in self._names]
         self._written = (
-            [tensor for joint in self._joints for tensor in joint.tensors],
-            [part for joint in self._joints for part in joint.parts],
+            [tensor for vector in self._vectors for tensor in vector.tensors],
+            [part for vector in self._vectors for part in vector.parts],
         )
         self._as_found = self._look()
 
@@ -159,8 +168,8 @@ class Joined(Repeat):
 
     def _move(self, errors: list[torch.Tensor]) -> None:
         """Compute everything, then write it back in one call."""
-        for joint in self._joints:
-            joint.compute(self._dual, errors[0])
+        for vector in self._vectors:
+            vector.compute(self._dual, errors[0])
         torch._foreach_copy_(*self._written)
         self._dual._opt_called = True  # type: ignore[attr-defined] # so that a scheduler knows of the step
 

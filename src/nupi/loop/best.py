@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
@@ -11,10 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from nupi import Averaged, Indexed, Inequality
-from nupi.implicit import Featured, Implicit
+from nupi import files
+from nupi.violations import as_violation
 
 if TYPE_CHECKING:
+    import os
+
     from nupi.constraints import Constraint
     from nupi.lagrangian import Lagrangian
 
@@ -170,42 +171,18 @@ class Best:
         if self.path is None:
             self._kept = _copied(state)
             return
-        part = self.path.with_name(f"{self.path.name}.{os.getpid()}.part")
-        try:
-            torch.save(state, part)
-            part.replace(self.path)  # a reader finds the old model or the new one, whole
-        finally:
-            part.unlink(missing_ok=True)
+        with files.replacing(self.path) as draft:
+            torch.save(state, draft)
 
 
 def largest_violation(name: str, constraint: Constraint, violation: Any) -> float:
     """The largest violation of a group, infinite if some of it was not measured; or an error if it is not finite."""
-    violation = getattr(violation, "hard", violation)
-    if isinstance(violation, Indexed):
-        rows = constraint.shape[0]
-        if len(violation.indices.unique()) < rows:
-            return math.inf
-        values = violation.values
-    elif isinstance(violation, Averaged):
-        counts = violation.counts.expand(violation.sums.shape[:1])
-        if bool((counts == 0).any()):
-            return math.inf
-        values = violation.sums / counts.view(-1, *(1,) * (violation.sums.dim() - 1))
-    elif isinstance(violation, torch.Tensor):
-        values = violation
-    elif isinstance(violation, Featured) and len(violation.values):
-        values = violation.values
-    else:
-        raise TypeError(
-            f"the violation of {name!r} must be a tensor, Indexed, Averaged or Measured, but it is a "
-            f"{type(violation).__name__}"
-        )
+    values = as_violation(name, violation).moving().measured(constraint)
+    if values is None:
+        return math.inf
     if not bool(values.isfinite().all()):
         raise ValueError(f"the violation of {name!r} is not finite; a model with it cannot be compared")
-    kind = constraint.of if isinstance(constraint, Implicit) else constraint
-    worst = values.max() if isinstance(kind, Inequality) else values.abs().max()
-    # A band |h| <= tolerance is violated by what is beyond it.
-    return worst.item() - float(getattr(constraint, "tolerance", 0.0))
+    return float(constraint.largest(values))
 
 
 def tolerances(given: float | Mapping[str, float], names: Mapping[str, Any]) -> dict[str, float]:

@@ -150,9 +150,9 @@ def check_checkpoint(
         )
     for mine, saved in zip(param_groups, saved_groups, strict=True):
         # A younger option may be missing, but not the step size, and no option may be another optimizer's.
-        foreign = [option for option in saved if option in ELSEWHERE and option not in options]
-        if gain not in saved or foreign:
-            has = f"has {', '.join(foreign)}" if foreign else f"has no {gain}"
+        unknown = [option for option in saved if option in ELSEWHERE and option not in options]
+        if gain not in saved or unknown:
+            has = f"has {', '.join(unknown)}" if unknown else f"has no {gain}"
             raise ValueError(f"state_dict {has}: it is of another optimizer, and nothing was loaded")
         names, saved_names = mine.get("param_names"), saved.get("param_names")
         if names and saved_names and names != saved_names:

@@ -71,6 +71,11 @@ class Averaged(Violation):
         sums, counts = self.checked(target)
         return _mean_error(target, sums.detach(), counts)
 
+    def measured(self, constraint: Constraint) -> torch.Tensor | None:  # noqa: ARG002
+        """The means, if every row has been counted."""
+        counts = self.counts.expand(self.sums.shape[:1])
+        return None if bool((counts == 0).any()) else (self.sums / rows_like(counts, self.sums)).detach()
+
     def detached(self) -> Averaged:
         """Sums and counts without their graph."""
         return Averaged(self.sums.detach(), self.counts.detach())

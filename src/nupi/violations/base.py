@@ -76,6 +76,10 @@ class Dense(Violation):
             error = own(error, target)
         return target.move(error)
 
+    def measured(self, constraint: Constraint) -> torch.Tensor:  # noqa: ARG002
+        """All of them."""
+        return self.values.detach()
+
     def adds_up(self, reduce: Reduce) -> bool:
         """As `reduce` says."""
         return reduce == "sum"
@@ -172,6 +176,10 @@ class Indexed(Violation):
         """The errors of the rows that came, added up so that each row has one."""
         values, rows = self.checked(target)
         return self.added_up(target, values.detach(), rows)
+
+    def measured(self, constraint: Constraint) -> torch.Tensor | None:
+        """The values, if every row of the group is among them."""
+        return self.values.detach() if len(self.indices.unique()) == constraint.shape[0] else None
 
     def adds_up(self, reduce: Reduce) -> bool:  # noqa: ARG002
         """Rows of all processes are added, whatever `reduce` says of tensors."""

@@ -69,6 +69,13 @@ class Violation(ABC):
         move = self.error(target)
         return None if move is None else target.constraint.infeasibility(move.error)
 
+    def measured(self, constraint: Constraint) -> torch.Tensor | None:  # noqa: ARG002 - for subclasses
+        """The violations of the whole group, without a graph; None if some of them were not measured."""
+        raise TypeError(
+            f"a violation that is {self.label} does not say whether the whole group was measured, so that no model can "
+            "be judged by it; give its class the method measured"
+        )
+
     def adds_up(self, reduce: Reduce) -> bool:  # noqa: ARG002 - for subclasses
         """Whether the joined violation is a sum over processes, and not an average."""
         return False

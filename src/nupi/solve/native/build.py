@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import getpass
-import hashlib
 import os
 import platform
 import shutil
@@ -60,7 +59,7 @@ def _compile(source: str, using: str, path: Path) -> None:
 def _digest(source: str, using: str) -> str:
     # -march=native means another machine's instructions on another machine that shares the directory.
     parts = (source, *_FLAGS, using, _version(using), platform.machine(), _processor())
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+    return files.digest(*parts)[:32]
 
 
 @cache
