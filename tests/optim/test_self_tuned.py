@@ -537,4 +537,6 @@ def test_what_lies_beyond_a_bound_is_nupis_with_the_scaled_gains(lr):
     without = u - found["ki"] * error
     assert (u < 0).all()
     assert (without < 0).any()
-    torch.testing.assert_close(state["beyond"], torch.maximum(without.clamp(max=0), found["kp"] * state["xi"]))
+    torch.testing.assert_close(
+        state["beyond"], torch.maximum(without.clamp(max=0), found["kp"] * state["xi"])
+    )
