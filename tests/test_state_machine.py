@@ -13,6 +13,7 @@ import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from interrupting import FailAt, Injected
 
 import nupi
 
@@ -46,6 +47,7 @@ class Face(RuleBasedStateMachine):
     def build(self, foreach):
         self.foreach = foreach
         self.gains = {"ki": 0.1, "kp": 1.0, "nu": 0.3}
+        self.dtype, self.close, self.kept = torch.float64, 1e-9, None
         self.lagrangian, self.dual = self.fresh()
         self.model = {
             "equal": [Multiplier(-math.inf) for _ in range(SIZE)],
@@ -60,7 +62,7 @@ class Face(RuleBasedStateMachine):
                 "bounded": nupi.Inequality(SIZE),
                 "band": nupi.Band(SIZE, tolerance=0.5),
             }
-        ).double()
+        ).to(self.dtype)
         return lagrangian, nupi.NuPI(lagrangian.parameters(), **self.gains, foreach=self.foreach)
 
     def expect(self, name, errors):
@@ -82,7 +84,7 @@ class Face(RuleBasedStateMachine):
     def ascend(self, equal, bounded, band, left_out):
         given = {"equal": equal, "bounded": bounded, "band": band}
         given.pop(left_out, None)
-        self.lagrangian.ascend(self.dual, {n: torch.tensor(v, dtype=torch.float64) for n, v in given.items()})
+        self.lagrangian.ascend(self.dual, {n: torch.tensor(v, dtype=self.dtype) for n, v in given.items()})
         for name, values in given.items():
             self.expect(name, {i: self.errors(name, value) for i, value in enumerate(values)})
 
@@ -131,6 +133,32 @@ class Face(RuleBasedStateMachine):
             self.lagrangian.ascend(self.dual, violations)
         handle.remove()
 
+    @rule(number=st.integers(1, 90), equal=three, bounded=three, which=rows, by_rows=st.booleans())
+    def any_operation_raises(self, number, equal, bounded, which, by_rows):
+        """A step that has fewer operations than that is a good one, of which the model knows no more."""
+        seen = torch.tensor(bounded, dtype=self.dtype)
+        violations = {"equal": torch.tensor(equal, dtype=self.dtype), "bounded": seen}
+        if by_rows:
+            violations["bounded"] = nupi.Indexed(seen[:1], torch.tensor(which[:1]))
+        twins, failing = copy.deepcopy((self.lagrangian, self.dual)), FailAt(number)
+        try:
+            with failing:
+                self.lagrangian.ascend(self.dual, violations)
+        except Injected:
+            pass
+        else:
+            self.lagrangian, self.dual = twins
+
+    @rule(equal=three)
+    def a_hook_looks_on(self, equal):
+        """Steps that somebody watches are taken another way, to the same numbers."""
+        seen = []
+        handle = self.dual.register_step_post_hook(lambda *_: seen.append(1))
+        self.lagrangian.ascend(self.dual, {"equal": torch.tensor(equal, dtype=self.dtype)})
+        handle.remove()
+        assert seen == [1]
+        self.expect("equal", dict(enumerate(equal)))
+
     @rule(
         wrong=st.sampled_from(
             [
@@ -169,8 +197,23 @@ class Face(RuleBasedStateMachine):
         good, self.dual.param_groups[0]["lr"] = self.dual.param_groups[0]["lr"], scale
         if self.gains["ki"]:
             with pytest.raises(nupi.NonFiniteMultiplierError):
-                self.lagrangian.ascend(self.dual, {"equal": torch.full((SIZE,), 1e20, dtype=torch.float64)})
+                self.lagrangian.ascend(self.dual, {"equal": torch.full((SIZE,), 1e20, dtype=self.dtype)})
         self.dual.param_groups[0]["lr"] = good
+
+    @rule()
+    def keep_a_checkpoint(self):
+        state = self.lagrangian.state_dict(), self.dual.state_dict()
+        self.kept = copy.deepcopy((state, self.model, self.gains, self.dtype, self.close))
+
+    @precondition(lambda self: self.kept is not None)
+    @rule()
+    def go_back_to_the_checkpoint(self):
+        """Into the problem that has gone on since, not into a fresh one: nothing of it may be left."""
+        (multipliers, state), self.model, self.gains, dtype, self.close = copy.deepcopy(self.kept)
+        self.dtype = dtype
+        self.lagrangian.to(dtype)
+        self.lagrangian.load_state_dict(multipliers)
+        self.dual.load_state_dict(state)
 
     @rule()
     def resume_from_a_checkpoint(self):
@@ -194,16 +237,25 @@ class Face(RuleBasedStateMachine):
     def go_on_with_a_copy(self):
         self.lagrangian, self.dual = copy.deepcopy((self.lagrangian, self.dual))
 
-    @rule(move=st.sampled_from(["half", "bfloat16", "cpu", "double"]))
-    def move(self, move):
+    @rule(move=st.sampled_from(["half", "bfloat16", "cpu"]))
+    def move_where_multipliers_stay_as_wide(self, move):
         getattr(self.lagrangian, move)()
+
+    @rule(dtype=st.sampled_from([torch.float32, torch.float64]))
+    def move_to_another_type(self, dtype):
+        """The numbers of the model stay exact: from the first float32 on, they agree to its digits."""
+        self.lagrangian.to(dtype)
+        self.dtype = dtype
+        if dtype == torch.float32:
+            self.close = 1e-4
 
     @precondition(lambda self: hasattr(self, "model"))
     @invariant()
     def multipliers_are_the_models(self):
         for name, multipliers in self.model.items():
             found = self.lagrangian.multipliers[name].reshape(-1).tolist()
-            assert found == pytest.approx([m.theta for m in multipliers], rel=1e-9, abs=1e-9)
+            assert found == pytest.approx([m.theta for m in multipliers], rel=self.close, abs=self.close)
+            assert self.lagrangian.multipliers[name].dtype == self.dtype
         for state in self.dual.state.values():
             assert all(torch.isfinite(value).all() for value in state.values())
         assert (self.lagrangian.multipliers["bounded"] >= 0).all()

@@ -29,7 +29,7 @@ from nupi.optim.checks import number, whole
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Bisection", "GridRun", "GridSearch", "Run", "SearchStatus", "bisect_kp", "grid_ki"]
+__all__ = ["Bisection", "GridRun", "GridSearch", "Run", "bisect_kp", "grid_ki"]
 
 SearchStatus: TypeAlias = Literal["converged", "no sign change", "out of runs"]
 

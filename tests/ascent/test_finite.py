@@ -267,3 +267,25 @@ def test_a_problem_can_be_copied_while_a_look_is_under_way():
     for twin in (copy.deepcopy(lagrangian), pickle.loads(pickle.dumps(lagrangian))):
         assert torch.equal(twin.multipliers["fair"], lagrangian.multipliers["fair"])
         twin.check()
+
+
+@pytest.mark.parametrize("kind", ["dense", "indexed"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p: nupi.NuPI(p, 1e39),
+        lambda p: nupi.NuPI(p, 0.1, 1e39, form="positional"),
+        lambda p: nupi.NuPI([{"params": [each], "lr": 1e30} for each in p], 1e30, 1.0),
+        lambda p: nupi.PID(p, 1e39, 0.1, 0.1),
+        lambda p: nupi.UnifiedMomentum(p, 1e39, 0.5),
+        lambda p: torch.optim.SGD(p, 1e39, maximize=True),
+    ],
+)
+def test_a_gain_beyond_the_range_of_float32_is_refused_as_an_overflow(make, kind):
+    lagrangian = nupi.Lagrangian({"a": nupi.Equality(2), "b": nupi.Equality(2)})
+    dual = make(lagrangian.parameters())
+    seen = torch.ones(2) if kind == "dense" else nupi.Indexed(torch.ones(1), torch.tensor([1]))
+    with pytest.raises(nupi.NonFiniteMultiplierError, match=r"'a', 'b', which are finite.*lower the gains"):
+        lagrangian.ascend(dual, {"a": seen, "b": seen})
+    assert not any(m.any() for m in lagrangian.multipliers.values())
+    assert not dual.state

@@ -533,11 +533,12 @@ def test_the_two_violations_before_a_retuning_are_noted():
 
 
 @pytest.mark.parametrize("lr", [0.5, 2.0])
-def test_lr_scales_what_a_step_does_and_what_gains_says(lr):
+@pytest.mark.parametrize("kind", [nupi.Equality, nupi.Inequality])
+def test_lr_scales_what_a_step_does_and_what_gains_says(lr, kind):
     """Of two that have found the same, one of which is slowed down for a step like the others."""
     moved = {}
     for scale in (1.0, lr):
-        lagrangian = nupi.Lagrangian({"c": nupi.Equality(2)}).double()
+        lagrangian = nupi.Lagrangian({"c": kind(2)}).double()
         dual = nupi.SelfTuned(lagrangian.parameters(), steps=10)
         for error in (1.0, 0.8, 0.7):
             lagrangian.ascend(dual, {"c": torch.tensor([error, 2 * error]).double()})
@@ -552,3 +553,26 @@ def test_lr_scales_what_a_step_does_and_what_gains_says(lr):
         torch.testing.assert_close(found["nu"], 1.0 - state["weight"])
         assert (found["ki"] > 0).all()
     torch.testing.assert_close(moved[lr], lr * moved[1.0])
+
+
+@pytest.mark.parametrize("lr", [0.5, 1.0])
+def test_what_lies_beyond_a_bound_is_nupis_with_the_scaled_gains(lr):
+    """beyond = min(u - ki e, 0) with u = theta + ki e + kp (xi_t - xi_{t-1}), and never further than kp xi_t."""
+    lagrangian = nupi.Lagrangian({"c": nupi.Inequality(2)}).double()
+    dual = nupi.SelfTuned(lagrangian.parameters(), steps=10)
+    for error in (1.0, 0.9, 0.8, 0.75, 0.7):
+        lagrangian.ascend(dual, {"c": torch.tensor([error, 2 * error]).double()})
+    dual.param_groups[0]["lr"] = lr
+    (state,) = dual.state.values()
+    theta, xi = lagrangian.multipliers["c"].clone(), state["xi"].clone()
+    error = torch.tensor([-9.0, -7.0]).double()
+    lagrangian.ascend(dual, {"c": error})
+    (found,) = dual.gains().values()
+    u = theta + found["ki"] * error + found["kp"] * (state["xi"] - xi)
+    torch.testing.assert_close(lagrangian.multipliers["c"], u.clamp(min=0))
+    without = u - found["ki"] * error
+    assert (u < 0).all()
+    assert (without < 0).any()
+    torch.testing.assert_close(
+        state["beyond"], torch.maximum(without.clamp(max=0), found["kp"] * state["xi"])
+    )

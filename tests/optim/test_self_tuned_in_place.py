@@ -8,6 +8,7 @@ import torch
 
 import nupi
 from nupi.optim.base import SAFE
+from nupi.optim.retuning import between_retunings
 
 WIDE = torch.float64
 
@@ -197,3 +198,10 @@ def test_gains_that_have_become_very_large_are_known_to_be():
         assert dual.may_overflow or not large[-1]
     assert not large[10]
     assert large[-1]
+
+
+@pytest.mark.parametrize(
+    ("stride", "measured", "steps"), [(1, True, 1), (2, True, 16), (4, True, 32), (4, False, 4)]
+)
+def test_a_response_that_is_measured_is_retuned_after_several_watchings(stride, measured, steps):
+    assert between_retunings({"stride": stride, "measured": measured}) == steps

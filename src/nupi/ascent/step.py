@@ -86,9 +86,13 @@ def take_step(
             _refuse_overflow(dual, moves)
     except BaseException as error:
         kept.undo()
-        if together is None or not isinstance(error, Exception):
+        if not isinstance(error, Exception):
             raise
-        failure = error
+        failure = _overflow(error, moves)
+        if together is None:
+            if failure is error:
+                raise
+            raise failure from error
     if together is not None:
         try:
             together.confirm(failure)
@@ -208,6 +212,13 @@ def _refuse_overflow(dual: torch.optim.Optimizer, moves: Sequence[Move]) -> None
         raise NonFiniteMultiplierError(bad)
     if isinstance(dual, DualOptimizer):
         dual.look_for_large_state()
+
+
+def _overflow(error: Exception, moves: Sequence[Move]) -> Exception:
+    """The error itself; or, if it is torch's of a gain that the multipliers' type cannot hold, one that says so."""
+    if isinstance(error, RuntimeError) and "without overflow" in str(error):
+        return NonFiniteMultiplierError([move.name for move in moves])
+    return error
 
 
 def _take_on_device(

@@ -22,7 +22,7 @@ from nupi.violations.kind import Reduce
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-__all__ = ["REDUCES", "PeerRefusedError", "Reduce", "total", "world_size"]
+__all__ = ["PeerRefusedError", "total", "world_size"]
 
 REDUCES: tuple[Reduce, ...] = get_args(Reduce)
 

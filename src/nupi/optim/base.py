@@ -58,7 +58,11 @@ class DualOptimizer(Updated, Optimizer):
     # --- stepping ---
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Move every parameter that has a gradient: the gradient is the error e_t."""
+        """Move every parameter that has a gradient: the gradient is the error e_t.
+
+        As with any optimizer of torch, a gradient that is not finite goes into the parameter. `Lagrangian.ascend`
+        refuses it, and undoes a step that fails.
+        """
         step = self._watched_step if self.watched else self._step
         if not torch.is_grad_enabled():
             return step(closure)
