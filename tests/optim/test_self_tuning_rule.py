@@ -8,7 +8,7 @@ import torch
 
 import nupi
 from nupi.constraints import Bounds
-from nupi.optim import identification, observation, self_tuning
+from nupi.optim import identification, observation, self_tuning, taking_in
 from nupi.optim.retuning import SLOTS
 
 CASES = 400
@@ -247,7 +247,7 @@ def test_what_is_taken_in_is_that_in_plain_numbers():
             s |= {**changed, "speed": speed[i], "slope": steepest}
         expected.append(s)
     kept = tensors(state)
-    near = observation._take_in(kept, torch.from_numpy(note), group)
+    near = taking_in.take_in(kept, torch.from_numpy(note), group)
     torch.testing.assert_close(near, torch.from_numpy(same), rtol=1e-8, atol=1e-12)
     for name, values in kept.items():
         wanted = torch.tensor([s[name] for s in expected], dtype=torch.float64)
