@@ -82,7 +82,7 @@ def self_tuned(errors, theta, steps, scale, lr=None, low=-math.inf, high=math.in
     path, w0, rate = [], 4 / steps, min(1, 32 / steps)
     fast, slow, keep = min(1, 8 * w0), min(0.5, w0 / 2), math.exp(-w0)
     u, xi, mean, last, level = theta, errors[0], errors[0], errors[0], theta
-    change = cov = worst = most = b = sure = band = 0.0
+    change = cov = worst = most = b = sure = band = jump = 0.0
     boost, s = 1.0, [0.0] * 6
     e_fast = e_slow = errors[0]
     m_fast = m_slow = theta
@@ -94,6 +94,7 @@ def self_tuned(errors, theta, steps, scale, lr=None, low=-math.inf, high=math.in
         # What is known of the violation.
         cov += ((e - last) * change - cov) / 32
         change, last = e - last, e
+        jump = max(jump * math.exp(-min(1, w0)), abs(change))
         mean += rate * (e - mean)
         level += rate * (theta - level)
         sigma = math.sqrt(max(0.0, -cov / (1 - math.exp(-max(1, t - 2) / 32))))
@@ -133,9 +134,13 @@ def self_tuned(errors, theta, steps, scale, lr=None, low=-math.inf, high=math.in
         gain = max(1e-30, b * gone / 1e-6)
         quiet = 0.1 * gain * balance / max(sigma, 1e-30)
         kappa = min(0.7 * (1 - gone), max(quiet, (quiet**2 / 2) ** (1 / 3), 2 * w if left > 0 else 0.0))
+        leap = 4 * 0.7 * balance if balance > 1e-11 else math.inf
+        free = gain * leap / max(jump, 1e-30)
+        kappa = min(kappa, max(free, math.sqrt(free) / 2))
         kappa = kappa if sure > 0 else min(kappa, 0.1)
         w = min(w, (gone + kappa) / 2, 0.5)
-        ki = w * max(0.0, gone + kappa - w) / ((1 - w) * gain * (1 + far**2)) if b > 0 else 0.0
+        ki = w * max(0.0, gone + kappa - w) / ((1 - w) * gain * (1 + far**2))
+        ki = min(ki, leap / max(jump, left, 1e-30)) if b > 0 else 0.0
         kp = kappa / gain if b > 0 else 0.0
         # The step: nuPI's, in its conditional form.
         moved = (1 - math.exp(-4 * kappa)) * (e - xi)

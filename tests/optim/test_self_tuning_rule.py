@@ -107,7 +107,7 @@ def retune(s, steps, stride, past, per_step, *, both, period=1.0):
     quiet = 0.1 * b * scale / max(noise, TINY)
     allowed = max(quiet, (quiet**2 / 2) ** (1 / 3))
     kappa = min(0.7 * exp(-relaxed), max(allowed, 2 * w if left > 0 else 0.0))
-    leap = (4 if guess else 1) * 0.5 * scale if scale > 1e-11 else float("inf")
+    leap = (4 if guess else 1) * 0.7 * scale if scale > 1e-11 else float("inf")
     free = b * leap / max(s["jump"], TINY)
     kappa = min(kappa, max(free, sqrt(free) / 2))
     if guess and s["sure"] <= 0:
@@ -180,14 +180,14 @@ def test_a_retuning_is_the_one_in_plain_numbers(guess, bounds, steps, stride, pe
         s = scalars(state, number)
         watch(s, theta[number], e[number], steps, stride)
         if guess:
-            s["e_fast"] += min(32 * period / steps, 1.0) * (e[number] - s["e_fast"])
+            s["e_fast"] += min(32 / steps, 1.0) * (e[number] - s["e_fast"])
             identify(s, theta[number], steps, stride, 2.0, both=both)
         retune(s, steps, stride, 2 * stride, per_step, both=both, period=period)
         expected.append(s)
     kept, moved, error = tensors(state), torch.from_numpy(theta), torch.from_numpy(e)
     self_tuning.watch_(moved, kept, error, steps, stride)
     if guess:
-        identification.hear_(kept, error, steps, period)
+        identification.hear_(kept, error, steps)
         identification.identify_(moved, kept, steps, stride, 2.0, bounds)
     self_tuning.retune_(kept, steps, stride, 2 * stride, per_step, bounds, period)
     for name, values in kept.items():
@@ -214,7 +214,7 @@ def test_what_is_taken_in_is_that_in_plain_numbers():
         if count[i]:
             new, balance, slope = np.exp(logs[:, i])
             known = s["response"] > 0
-            steepest = max(slope, s["slope"] * 0.5 ** (20 / 80))
+            steepest = max(slope, s["slope"] * (1.0 if s["stuck"] > 0 else 0.5 ** (20 / 80)))
             balance *= slope / steepest
             least = 4 / 80 * s["worst"] / new * (slope / steepest) ** 2
             least = least if balance <= 0.01 * least else 0.0

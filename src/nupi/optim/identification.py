@@ -39,9 +39,9 @@ def open_(theta: torch.Tensor, state: State, e: torch.Tensor) -> None:
         state[name].copy_(theta)
 
 
-def hear_(state: State, e: torch.Tensor, steps: Gain, period: float = 1.0) -> None:
-    """Smooth the violation; this is done at every step of its multiplier, which come a period apart."""
-    state["e_fast"].lerp_(e, at_most(8 * SPEED * period / steps, 1.0))
+def hear_(state: State, e: torch.Tensor, steps: Gain) -> None:
+    """Smooth the violation; this is done at every step."""
+    state["e_fast"].lerp_(e, at_most(8 * SPEED / steps, 1.0))
 
 
 def identify_(

@@ -267,7 +267,7 @@ class SelfTuned(DualOptimizer):
         assert isinstance(theta, torch.Tensor)
         assert isinstance(e, torch.Tensor)
         kept: Any = state
-        lr, phase, period = gains["lr"], options["phase"], options.get("period", 1.0)
+        lr, phase, period = gains["lr"], options["phase"], _period(options)
         if first or torch.compiler.is_compiling() or period > 1.0:
             phase, options = RETUNING, {**options, "stride": period}
         if first:
@@ -275,7 +275,7 @@ class SelfTuned(DualOptimizer):
             if not options["measured"]:
                 identification.open_(theta, kept, e)
         if not options["measured"]:
-            identification.hear_(kept, e, gains["steps"], period)
+            identification.hear_(kept, e, gains["steps"])
         if phase != RESTING:
             SelfTuned._tune(phase, theta, kept, e, gains, options, bounds)
         ki, kp, weight, pull, damping = map(kept.__getitem__, self_tuning.GAINS)
@@ -309,7 +309,7 @@ class SelfTuned(DualOptimizer):
         if not options["measured"]:
             identification.identify_(theta, state, steps, stride, gains["scale"], bounds)
         if phase == RETUNING:
-            period = options.get("period", 1.0)
+            period = _period(options)
             past = period if period > 1.0 else between_retunings(options)
             self_tuning.retune_(state, steps, stride, past, options["per_step"], bounds, period)
 
@@ -368,3 +368,8 @@ class SelfTuned(DualOptimizer):
                 f"the violations need about {enough} dual steps. Give steps={enough}, or a larger learning rate",
                 stacklevel=2,
             )
+
+
+def _period(options: Options) -> float:
+    """Dual steps for each one of these multipliers; 1 where the response is identified, which is per step of theirs."""
+    return float(options.get("period", 1.0)) if options["measured"] else 1.0

@@ -31,7 +31,7 @@ def take_in(state: dict[str, torch.Tensor], note: torch.Tensor, group: dict[str,
     # A gradient that vanishes would make the multiplier that balances the loss grow without end.
     # While it is pushed in vain, its steepest gradient is not forgotten.
     fading = 0.5 ** ((group["taken"] - group["measured_at"]) / group["steps"])
-    steepest = torch.maximum(slope, old["slope"] * torch.where(state["stuck"] > 0, 1.0, fading))
+    steepest = torch.maximum(slope, torch.where(state["stuck"] > 0, old["slope"], old["slope"] * fading))
     balance = balance * slope / steepest
     least = (
         self_tuning.SPEED / group["steps"] * state["worst"].double() / response * (slope / steepest).square()
