@@ -9,7 +9,7 @@ import torch
 from problems import assert_unchanged, problem, snapshot
 
 import nupi
-from nupi.ascent import joined, repeat
+from nupi.ascent import many_groups, repeat
 from nupi.constraints import Bounds
 
 DUALS = {
@@ -41,7 +41,7 @@ def steps(lagrangian, dual, first, last):
 def joins(request, monkeypatch):
     """Whether even two groups are joined, as many are."""
     if request.param == "joined":
-        monkeypatch.setattr(joined, "MANY", 2)
+        monkeypatch.setattr(many_groups, "MANY", 2)
     return request.param == "joined"
 
 
@@ -49,7 +49,7 @@ def joins(request, monkeypatch):
 def repeated(monkeypatch, joins):
     """How many steps were taken as repeats, as a list that grows."""
     taken = []
-    for kind in (joined.Joined, repeat.Repeat) if joins else (repeat.Repeat,):
+    for kind in (many_groups.ManyGroups, repeat.Repeat) if joins else (repeat.Repeat,):
         monkeypatch.setattr(kind, "_move", counted(kind._move, taken))
     return taken
 
@@ -88,7 +88,7 @@ def test_repeated_steps_are_the_same_to_the_bit(name, repeated, joins, monkeypat
     assert len(repeated) > 20
     # These two move each multiplier by itself: one was told to, the other has gains for each.
     joined_here = joins and name not in ("positional", "self-tuned")
-    assert {*repeated} == {joined.Joined if joined_here else repeat.Repeat}
+    assert {*repeated} == {many_groups.ManyGroups if joined_here else repeat.Repeat}
     assert_same(*runs)
 
 
@@ -274,13 +274,13 @@ def test_an_interrupt_in_a_repeated_step_undoes_it(make, repeated, monkeypatch):
 
 
 def test_an_interrupt_in_a_step_of_joined_groups_leaves_no_trace(monkeypatch):
-    names = [f"group{i}" for i in range(joined.MANY)]
+    names = [f"group{i}" for i in range(many_groups.MANY)]
     lagrangian = nupi.Lagrangian({name: nupi.Inequality(4) for name in names})
     dual = nupi.NuPI(lagrangian.parameters(), 0.1, 1.0)
     violations = {name: torch.randn(4, requires_grad=True) for name in names}
     for _ in range(5):
         lagrangian.ascend(dual, violations)
-    assert isinstance(lagrangian._repeat, joined.Joined)
+    assert isinstance(lagrangian._repeat, many_groups.ManyGroups)
     before, project = snapshot(lagrangian, dual), Bounds.project_
 
     def interrupted(*args):
@@ -304,7 +304,7 @@ class Normalized(nupi.NuPI):
 
 
 def test_groups_are_not_joined_where_the_update_looks_at_a_whole_group():
-    names = [f"group{i}" for i in range(joined.MANY)]
+    names = [f"group{i}" for i in range(many_groups.MANY)]
     lagrangian = nupi.Lagrangian({name: nupi.Equality(4) for name in names})
     dual = Normalized(lagrangian.parameters(), 0.1)
     for _ in range(6):

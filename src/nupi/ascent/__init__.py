@@ -6,12 +6,12 @@
 | `snapshot.py`         | what a step may change, kept so that it can be put back, on the host or on a device |
 | `finite.py`           | violations and multipliers that are not finite: the errors, and what a device reports |
 | `repeat.py`           | a step like the last one, without finding everything out again                     |
-| `joined.py`           | such a step over many small groups, as one vector                                  |
+| `many_groups.py`      | such a step over many small groups, as one vector                                  |
 | `other_optimizers.py` | what torch's own optimizers need                                                   |
 """
 
 from nupi.ascent.finite import NonFiniteMultiplierError, NonFiniteViolationError, Refusals
-from nupi.ascent.joined import expect
+from nupi.ascent.many_groups import expect
 from nupi.ascent.repeat import Repeat
 from nupi.ascent.step import check_dual, steps_in_graph, take_step
 

@@ -65,7 +65,7 @@ class Vector:
         dual.move(self.theta, self.state, own, gains, group, bounds, first=False)
 
 
-class Joined(Repeat):
+class ManyGroups(Repeat):
     """The last step over many small groups of a dual optimizer, to be taken again. Use `expect`."""
 
     __slots__ = (
@@ -190,7 +190,7 @@ def expect(
 ) -> Repeat | None:
     """What a step of whole groups that was just taken needs to be taken again; None if it cannot be."""
     repeat = Repeat.of(dual, moves, constraints)
-    if repeat is None or not Joined.serves(repeat, violations):
+    if repeat is None or not ManyGroups.serves(repeat, violations):
         return repeat
     shapes = {name: violation.shape for name, violation in violations.items()}
-    return Joined(repeat._dual, repeat._places, shapes)
+    return ManyGroups(repeat._dual, repeat._places, shapes)
