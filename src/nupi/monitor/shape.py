@@ -197,6 +197,7 @@ class Answers(NamedTuple):
 
 
 _LEVELS = 8
+_HELD_BACK = 1.02  # the growth over the second half of a run of a multiplier whose growth is held back
 _HARDLY = 0.05  # a multiplier that is smaller has hardly pushed, where the loss is of the order of 1
 
 
@@ -211,8 +212,7 @@ def answers(e: torch.Tensor, theta: torch.Tensor) -> Answers:
     late = e[n // 2 :]
     now = e[-max(1, width // 2) :].mean(0)
     error = _white_noise(late) / math.sqrt(max(1.0, width / 2))
-    stays = (end > 0.0) & (end >= 1.2 * middle) & (now > 3.0 * error)
-    stays &= (_smooth(late, width) > 0).to(e).mean(0) >= 0.95
+    stays = (end > 0.0) & (now > 3.0 * error) & ((_smooth(late, width) > 0).to(e).mean(0) >= 0.95)
     total = _running(e)
 
     def at(level: torch.Tensor) -> torch.Tensor:
@@ -225,7 +225,10 @@ def answers(e: torch.Tensor, theta: torch.Tensor) -> Answers:
     length = end / 4
     falls = torch.stack([(levels[k] - levels[k + window]) / length for k in range(_LEVELS + 1 - window)])
     whole = (levels[0] - now) / end
-    return Answers(stays, now, end, whole, falls.amax(0), falls[-1], error * math.sqrt(2.0) / length)
+    found = Answers(stays, now, end, whole, falls.amax(0), falls[-1], error * math.sqrt(2.0) / length)
+    # A controller that holds back beyond its usual multipliers, as SelfTuned does, grows on by little.
+    grows = (end >= 1.2 * middle) | ((end >= _HELD_BACK * middle) & found.saturates)
+    return found._replace(stays=stays & grows)
 
 
 def white_noise(e: torch.Tensor) -> float:

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 BELIEF = 0.3  # of what h alone leaves unexplained, relative to what is left
 FAINT = 0.01  # in units of `balance`: multipliers that move by less are not heard
 STILL = 0.1  # a violation whose band is narrower than this share of it does not move
-FALL = 3.0  # b may fall by e^-3 within `steps` / SPEED
+FALL = 3.0  # b may fall by e^-3 within `steps` / SPEED,
+AT_ONCE = 0.25  # and by e^-0.25 in one step, however short `steps` is: a few steps say little
 AT_REST = ("most", "e_slow", "e_band", "m_fast", "m_slow", "s_ee", "s_em", "s_mm", "s_ye", "s_ym", "s_yy")
 IDENTIFIED = ("e_fast", *AT_REST)
 
@@ -90,7 +91,7 @@ def identify_(
     unsure = state["sure"] == 0
     known = torch.where(unsure, state["response"] * grown.square(), state["response"])
     held = torch.where(known > 0, known, SPEED / steps * most.square() / scale)
-    fallen = held * exp(-FALL * omega)
+    fallen = held * exp(at_most(FALL * omega, AT_ONCE) * -1.0)
     still = state["e_band"].abs() < STILL * size
     patient = (state["age"] > steps / 8) & (size > PATIENCE * most)
     stalled = still & patient & (state["level"].abs() <= ROOM * BEYOND * balance)
