@@ -165,6 +165,20 @@ def test_a_target_that_cannot_be_reached_is_a_finding_and_one_that_is_reached_is
     assert not [finding for finding in fine.diagnose() if finding.severity == "severe"]
 
 
+@pytest.mark.parametrize(
+    ("more", "start"),
+    [
+        ({"at_most": 2.0, "limits": (1e-3, 10.0)}, 1e-3),
+        ({"at_least": 2.0, "limits": (0.5, 10.0)}, -0.5),
+        ({"at_most": 2.0, "limits": (None, 10.0)}, 0.0),
+        ({"at_most": 2.0, "limits": (2.0, 10.0), "log": True}, 2.0),
+        ({"at_most": 2.0, "limits": (None, 0.1), "log": True}, 0.1),
+    ],
+)
+def test_it_starts_as_near_to_its_usual_start_as_the_limits_allow(more, start):
+    assert nupi.Coefficient(steps=50, **more).value.item() == pytest.approx(start)
+
+
 def test_bad_limits_are_refused():
     for limits in [(2.0, 1.0), (-1.0, 1.0), (0.0, float("inf")), (1.0,), 3.0, ("a", "b")]:
         with pytest.raises(ValueError, match="limits must be"):

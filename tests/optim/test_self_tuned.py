@@ -392,6 +392,24 @@ def test_a_short_horizon_is_named_once_with_the_number_that_would_do():
     assert len(seen) == 1
 
 
+def test_a_learning_rate_that_falls_after_the_horizon_is_no_short_horizon():
+    """Warnings are errors here: the schedule's last steps are tiny, and would ask for thousands of steps."""
+    x = torch.zeros(1, requires_grad=True)
+    primal = torch.optim.Adam([x], lr=0.05)
+    lagrangian = nupi.Lagrangian({"near": nupi.Equality()})
+    dual = nupi.SelfTuned(lagrangian.parameters(), steps=50, primal=primal)
+
+    def evaluate():
+        return x.square().sum() + x.sum(), {"near": x - 1.0}
+
+    train(primal, lagrangian, dual, evaluate, 100)
+    primal.param_groups[0]["lr"] = 1e-9
+    with torch.no_grad():
+        x.add_(1.0)  # far from met again
+    train(primal, lagrangian, dual, evaluate, 60)
+    assert dual.gains()["near"]["measured_at"] > 100
+
+
 def test_without_a_primal_it_identifies_the_response():
     _, primal, lagrangian, evaluate = quadratic()
     dual = nupi.SelfTuned(lagrangian.parameters(), steps=150)

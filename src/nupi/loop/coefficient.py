@@ -42,7 +42,8 @@ class Coefficient:
         at_least: the lower bound of the metric.
         steps: updates within which the metric should be there; a quarter of training is a good answer.
         scale: the size of the loss, which sets how far the first steps go. Not used in the log domain.
-        init: the coefficient to start from: by default 0, and 1 in the log domain (-1 for a lower bound).
+        init: the coefficient to start from: by default 0, and 1 in the log domain (-1 for a lower bound), or what
+            `limits` allow that is nearest to it.
         log: whether to move the logarithm of the coefficient.
         limits: the least and the greatest size of the coefficient, |beta|; either may be None. In the log domain
             they are 1e-8 and 1e8 unless given.
@@ -74,12 +75,14 @@ class Coefficient:
         side, self.target = _checked_target({"at": at, "at_most": at_most, "at_least": at_least})
         self._sign = -1.0 if side == "at_least" else 1.0
         self._side, self._log, self._name = side, bool(log), name
-        start = self._sign * (init if init is not None else self._sign if log else 0.0)
+        low, high = _checked_limits(limits, log=self._log)
+        # By default as small as the limits let it be, or 1 in the log domain.
+        usual = min(max(1.0 if log else 0.0, low or 0.0), math.inf if high is None else high)
+        start = usual if init is None else self._sign * init
         if (log or side != "at") and (start < 0 or (log and start == 0)):
             which = ("<" if log else "<=") if side == "at_least" else (">" if log else ">=")
             instead = "" if log else "; start it at 0"
             raise ValueError(f"init={init!r}: the coefficient of {side} is {which} 0 here{instead}")
-        low, high = _checked_limits(limits, log=self._log)
         if not (low or 0.0) <= abs(start) <= (math.inf if high is None else high):
             raise ValueError(f"init={init!r} is not within limits={limits!r}; start it there")
         # In the log domain an error is relative to the target, so that one unit of it means the same for every metric;

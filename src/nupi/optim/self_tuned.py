@@ -351,8 +351,11 @@ class SelfTuned(DualOptimizer):
                         self_tuning.retune_(kept, steps, stride, 0, per_step, bounds[id(param)])
 
     def _check_speed(self, group: dict[str, Any]) -> None:
-        """Say once if the primal optimizer cannot move the violations in the steps that were asked for."""
-        if self._warned:
+        """Say once if the primal optimizer cannot move the violations in the steps that were asked for.
+
+        After those steps it is too late to say: a learning rate that falls at the end of training is no reason.
+        """
+        if self._warned or group["taken"] > group["steps"]:
             return
         speeds = [
             self.state[p]["speed"].amax() for g in self.param_groups for p in g["params"] if self.state.get(p)
