@@ -115,7 +115,7 @@ def self_tuned(errors, theta, steps, scale, lr=None, low=-math.inf, high=math.in
         balance = scale / most if most else 0.0
         b = b * grown**2 if sure == 0 else b
         held = b if b > 0 else w0 * most**2 / scale
-        fallen = held * math.exp(-3 * w0)
+        fallen = held * math.exp(-min(3 * w0, 0.25))
         enough = explained > max(0.3, 8 / n) * max(0.0, yy_left - explained)
         stalled = abs(band) < 0.1 * size(mean) and size(mean) > 0.03 * most and t > steps / 8
         if enough and found > 0 and mm_left > 1e-6 * mm and n > 8 and mm > n * (balance / 25) ** 2:

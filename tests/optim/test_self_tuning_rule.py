@@ -155,7 +155,7 @@ def identify(s, theta, steps, stride, scale, *, both):
     good = good and s["s_mm"] > samples * (0.04 * balance) ** 2
     known = s["response"] * grown**2 if s["sure"] == 0 else s["response"]
     held = known if known > 0 else 4 / steps * most**2 / scale
-    fallen = held * exp(-3 * omega)
+    fallen = held * exp(-min(3 * omega, 0.25))
     size = violation(s, both=both)
     patient = s["age"] > steps / 8 and size > 0.03 * most
     stalled = abs(s["e_band"]) < 0.1 * size and patient and abs(s["level"]) <= 16 * balance
