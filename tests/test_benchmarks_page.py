@@ -74,7 +74,7 @@ def test_what_the_page_says_of_growth_is_in_the_numbers():
         return rows[against, "seconds", curve, count] / rows[against, "seconds", limit, count]
 
     for count in (10**6, 10**7):
-        assert 2.5 < ratio("constraints", "ascend, all violations", "copy of as many bytes", count) < 4.5
+        assert 2 < ratio("constraints", "ascend, all violations", "copy of as many bytes", count) < 4.5
         assert rows["constraints", "bytes", "held: multipliers and state", count] == 12 * count
         assert rows["constraints", "bytes", "more during an ascend", count] == pytest.approx(
             16 * count, rel=1e-3
@@ -83,16 +83,16 @@ def test_what_the_page_says_of_growth_is_in_the_numbers():
     flat = [rows["constraints", "seconds", "ascend, all violations", 10**i] for i in range(5)]
     assert max(flat) < 1.5 * min(flat)
     indexed = [rows["constraints", "seconds", "ascend, Indexed (at most 256 rows)", 10**i] for i in range(8)]
-    assert max(indexed) < 3 * min(indexed)
-    for count in (100, 1_000):
-        assert 6 < ratio("groups", "ascend", "SGD(foreach=True).step", count) < 8.5
-    assert round(ratio("groups", "ascend", "SGD(foreach=True).step", 10_000)) == 18
+    assert 4.5 < max(indexed) / min(indexed) < 5.5
+    for count in (10, 100, 1_000):
+        assert ratio("groups", "ascend", "SGD(foreach=True).step", count) == pytest.approx(1.6, rel=0.05)
+    assert ratio("groups", "ascend", "SGD(foreach=True).step", 10_000) == pytest.approx(2, rel=0.05)
     assert ratio("ranks", "ascend", "all-reduce", 2) == pytest.approx(3, rel=0.1)
-    assert ratio("ranks", "ascend", "all-reduce", 4) == pytest.approx(1.3, rel=0.1)
+    assert ratio("ranks", "ascend", "all-reduce", 4) == pytest.approx(1.1, rel=0.1)
     rest = {
         n: rows["ranks", "seconds", "ascend", n] - rows["ranks", "seconds", "all-reduce", n] for n in (2, 4)
     }
-    assert rest == pytest.approx({2: 1e-3, 4: 1.9e-3}, rel=0.1)
+    assert all(0.4e-3 < more < 0.7e-3 for more in rest.values())
 
 
 @pytest.fixture
