@@ -83,6 +83,52 @@ def test_the_worst_of_a_large_group_are_followed_by_index():
     torch.testing.assert_close(followed[999].violation, 1.0 + torch.arange(300).double() / 300)
 
 
+@pytest.mark.parametrize("size", [3, 100])
+def test_one_group_alone_through_blocks_and_a_change_of_type(size):
+    """A group that is seen alone waits in memory that is used again, and of one type."""
+    lagrangian, dual, monitor = problem({"c": (size,)})
+    g = torch.Generator().manual_seed(2)
+    given, came = [], []
+    for step in range(900):
+        if step in {400, 700}:  # within the second block, and back within the third
+            lagrangian.to(torch.float64 if step == 400 else torch.float32)
+        violation = torch.randn(size, generator=g, dtype=lagrangian.multipliers["c"].dtype)
+        lagrangian.ascend(dual, {"c": violation})
+        given.append(violation.double())
+        came.append(lagrangian.multipliers["c"].double().clone())
+    e, theta = torch.stack(given), torch.stack(came)
+    record, group = monitor.record, monitor.record.columns.groups["c"]
+    found = record.statistics(group)
+    before = torch.cat([torch.full_like(theta[:1], torch.nan), theta[:-1]])
+    expected = {
+        "violation_mean": e.mean(1),
+        "multiplier_max": theta.amax(1),
+        "active": (theta != 0).double().mean(1),
+        "multiplier_step": (theta - before).square().sum(1).sqrt(),
+    }
+    for statistic, values in expected.items():
+        torch.testing.assert_close(found[statistic], values, rtol=1e-5, atol=1e-6, equal_nan=True)
+    assert record.recent()[0].tolist() == list(range(1, 901))
+    for series in record.series(group):
+        at = series.steps.long() - 1
+        assert torch.equal(series.violation, e[at, series.index])
+        assert torch.equal(series.multiplier, theta[at, series.index])
+
+
+def test_two_groups_that_take_turns():
+    shapes = {"a": (2,), "b": (3,)}
+    lagrangian, dual, monitor = problem(shapes)
+    given = {"a": [], "b": []}
+    for step in range(600):
+        name = "ab"[step % 2 if step < 300 else 1]
+        given[name].append((step + 1, torch.full(shapes[name], -float(step))))
+        lagrangian.ascend(dual, {name: given[name][-1][1]})
+    for name, seen in given.items():
+        for series in monitor.record.series(monitor.record.columns.groups[name]):
+            assert series.steps.tolist() == [step for step, _ in seen]
+            assert series.violation.tolist() == [float(values[0]) for _, values in seen]
+
+
 @pytest.mark.parametrize("size", [20, 200])
 def test_rows_that_come_in_batches(size):
     lagrangian = nupi.Lagrangian({"points": nupi.Inequality((size, 2))})

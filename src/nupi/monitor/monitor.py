@@ -194,7 +194,7 @@ class Monitor:
 
     def flush(self) -> None:
         """Have everything recorded that was seen; waits for a device that is behind."""
-        if self._sampler.waiting:
+        if not self._sampler.empty:
             self._block(None)
         self._receive(wait=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -115,12 +116,10 @@ class Record:
             for index in range(group.slots):
                 yield _seen(group, index, steps, e[:, index], theta[:, index])
             return
-        which = columns[:, group.indices : group.indices + group.slots]
-        for index in which[which >= 0].unique().tolist():
-            here = which == index
-            found = here.any(1)
-            of_index = [t.where(here, 0.0).sum(1)[found] for t in (e, theta)]
-            yield _seen(group, int(index), steps[found], *of_index)
+        for index, places in _places(columns[:, group.indices : group.indices + group.slots]).items():
+            when = torch.cat([steps[rows] for rows, _ in places])
+            of_index = (torch.cat([t[rows, slot] for rows, slot in places]) for t in (e, theta))
+            yield _seen(group, index, when, *of_index)
 
     def statistics(self, group: Group) -> dict[str, torch.Tensor]:
         """The statistics of a group over the steps kept in full, by name; none if it is a single constraint."""
@@ -185,6 +184,21 @@ class Record:
             kept = self._rows[self._used - self.rows_in_full : self._used].clone()
             self._used = self._absorbed = len(kept)
             self._rows[: self._used] = kept
+
+
+def _places(which: torch.Tensor) -> dict[int, list[tuple[slice, int]]]:
+    """Where each constraint stands, by its index: the rows, and the slot it has in these.
+
+    Who is followed changes once a block of steps at most, so that there are few stretches, each looked at once.
+    """
+    which = which.nan_to_num(nan=-1.0)
+    changes = (which[1:] != which[:-1]).any(1).nonzero().flatten().add_(1).tolist()
+    places: dict[int, list[tuple[slice, int]]] = {}
+    for start, stop in pairwise([0, *changes, len(which)] if len(which) else []):
+        for slot, index in enumerate(which[start].tolist()):
+            if index >= 0:
+                places.setdefault(int(index), []).append((slice(start, stop), slot))
+    return dict(sorted(places.items()))
 
 
 def _seen(

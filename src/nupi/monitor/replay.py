@@ -85,7 +85,7 @@ def replay(
         ]
         if sampler.take(int(step), moves):
             _add(record, sampler)
-    if sampler.waiting:
+    if not sampler.empty:
         _add(record, sampler)
     return record
 

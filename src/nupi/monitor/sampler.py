@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from nupi.monitor import statistics
+from nupi.monitor.buffer import Buffer
 from nupi.monitor.worst import Worst
 from nupi.rule import widened
 
@@ -74,23 +75,34 @@ class Sampler:
         self._last: dict[str, torch.Tensor] = {}  # the multipliers of larger groups after the last block
         self._plans: dict[tuple[tuple[str, ...], torch.device], Plan] = {}
         self._room, self._block = _VALUES, FIRST_BLOCK
+        self._buffer: Buffer | None = None  # steps that show one group, and wait here instead
+        self._scratch = torch.empty(
+            0
+        )  # kept from block to block: new memory costs more than what is done in it
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing waits."""
+        return not self.waiting and (self._buffer is None or not self._buffer.steps)
 
     def take(self, step: int, moves: Sequence[Move]) -> bool:
         """Copy what a step shows; says whether enough waits to make rows of it."""
-        names: tuple[str, ...]
-        parts: tuple[Part, ...] = ()
-        values: torch.Tensor | None
-        if len(moves) == 1 and moves[0].rows is None and moves[0].error.dim() == 1:
+        if len(moves) == 1:
             (move,) = moves
-            names, tensors = (move.name,), (move.error, move.multiplier)
-            values = torch.cat(tensors)
-        else:
-            names, found, parts = _sorted_out(moves)
-            values = torch.cat(found) if found else None
+            if move.rows is None and move.error.dim() == 1:
+                buffer = self._buffer or self._begin_buffer(move)
+                if buffer.name == move.name and buffer.put(step, move.error, move.multiplier):
+                    self._room -= buffer.width
+                    return len(buffer.steps) + len(self.waiting) >= self._block or self._room < 0
+                if buffer.name == move.name:  # of another type from now on
+                    self._drop_buffer()
+        names, found, parts = _sorted_out(moves)
+        values = torch.cat(found) if found else None
         self.waiting.append(Sample(step, names, values, parts))
         if values is not None:
-            self._room -= len(values)
-        return len(self.waiting) >= self._block or self._room < 0 or len(parts) * len(self.waiting) > _PARTS
+            self._room -= values.numel()
+        waiting = len(self.waiting) + (len(self._buffer.steps) if self._buffer else 0)
+        return waiting >= self._block or self._room < 0 or len(parts) * waiting > _PARTS
 
     def rows(self) -> tuple[list[int], torch.Tensor]:
         """The rows of all that waits, on the device it is on, and their steps (in no particular order)."""
@@ -100,36 +112,68 @@ class Sampler:
         for sample in samples:
             by_names.setdefault(sample.names, []).append(sample)
         ordered = [sample for same in by_names.values() for sample in same]
-        device = _device(ordered[0])
+        steps = [sample.step for sample in ordered]
+        blocks = [(names, _joined(same)) for names, same in by_names.items()]
+        buffer = self._buffer
+        if buffer is not None:
+            steps += buffer.steps
+            blocks.append(((buffer.name,), buffer.written()))
+        device = _device(ordered[0]) if ordered else blocks[-1][1].device
         # Apple's devices have no float64.
         dtype = torch.float32 if device.type == "mps" else torch.float64
-        out = torch.full((len(ordered), self.columns.count), torch.nan, dtype=dtype, device=device)
+        out = torch.full((len(steps), self.columns.count), torch.nan, dtype=dtype, device=device)
         start = 0
-        for names, same in by_names.items():
-            if names:
-                values = torch.stack([sample.values for sample in same if sample.values is not None])
+        for names, values in blocks:
+            if names and len(values):
                 # Arithmetic in double would take twice the time of large groups; what is recorded is double.
-                self._fill(out[start : start + len(same)], names, values.to(widened(values.dtype)))
-            start += len(same)
+                self._fill(out[start : start + len(values)], names, values.to(widened(values.dtype)))
+            start += len(values)
         self._fill_parts(out, ordered)
-        return [sample.step for sample in ordered], out
+        if buffer is not None and not buffer.steps:
+            self._buffer = None  # the loop shows other groups now
+        elif buffer is not None:
+            buffer.steps = []
+        return steps, out
+
+    def _begin_buffer(self, move: Move) -> Buffer:
+        values = torch.cat((move.error, move.multiplier))
+        rows = min(BLOCK, _VALUES // max(1, len(values)) + 1)
+        self._buffer = Buffer(move.name, values, rows)
+        return self._buffer
+
+    def _drop_buffer(self) -> None:
+        """Let what waits in the buffer wait with the others, in front of what comes."""
+        buffer, self._buffer = self._buffer, None
+        if buffer is not None:
+            rows = zip(buffer.steps, buffer.written(), strict=True)
+            self.waiting += [Sample(step, (buffer.name,), row, ()) for step, row in rows]
 
     def _fill(self, out: torch.Tensor, names: tuple[str, ...], values: torch.Tensor) -> None:
         plan = self._plan(names, values.device)
-        errors, multipliers = values[:, : plan.size], values[:, plan.size :]
+        both = values.view(len(values), 2, plan.size)
+        errors, multipliers = both.unbind(1)
         if len(plan.source):
             out.index_copy_(1, plan.violations, errors.index_select(1, plan.source).to(out.dtype))
             out.index_copy_(1, plan.multipliers, multipliers.index_select(1, plan.source).to(out.dtype))
         for group, place in plan.larger:
             e, theta = errors[:, place], multipliers[:, place]
             assert group.statistics is not None
-            active = theta.sign().abs_()
-            rows = statistics.of_whole(e, theta, active, self._last.get(group.name))
+            scratch = self._scratch_for(e)
+            moved = statistics.moved(theta, self._last.get(group.name), scratch)
             self._last[group.name] = theta[-1].clone()
+            active = statistics.active(theta, scratch)
+            rows = statistics.of_whole(both[:, :, place], active, moved)
             out[:, group.statistics : group.statistics + rows.shape[1]] = rows
             if group.indices is not None:
-                seen = self._worst_of(group, out.device).see_whole(e, theta, active, out.dtype)
+                seen = self._worst_of(group, out.device).see_whole(e, theta, out.dtype)
                 out[:, group.violations : group.violations + seen.shape[1]] = seen
+
+    def _scratch_for(self, like: torch.Tensor) -> torch.Tensor:
+        """Memory for as many values, of the same type and on the same device."""
+        scratch = self._scratch
+        if scratch.numel() < like.numel() or scratch.dtype != like.dtype or scratch.device != like.device:
+            self._scratch = scratch = like.new_empty(like.numel())
+        return scratch[: like.numel()].view(like.shape)
 
     def _fill_parts(self, out: torch.Tensor, samples: Sequence[Sample]) -> None:
         by_name: dict[str, list[tuple[int, Part]]] = {}
@@ -212,6 +256,12 @@ def _sorted_out(
         home = tensors[0].device
         tensors = [tensor.to(home, non_blocking=True) for tensor in tensors]
     return names, tensors, parts
+
+
+def _joined(samples: Sequence[Sample]) -> torch.Tensor:
+    """The values of samples with the same names, (samples, values); there are none if all were seen in part."""
+    found = [sample.values for sample in samples if sample.values is not None]
+    return torch.stack(found) if found else torch.empty(len(samples), 0)
 
 
 def _device(sample: Sample) -> torch.device:

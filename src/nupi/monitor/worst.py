@@ -13,31 +13,26 @@ _FORGET = 0.9  # and is forgotten by this factor while it is not seen
 class Worst:
     """The indices of the worst constraints of one group, renewed once a block of steps.
 
-    A constraint is bad by its violation; by the size of it, of either sign, while its multiplier is not 0.
+    A constraint is bad by its violation; by the size of it, of either sign, if its multiplier is not 0.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.indices = torch.full((WATCHED,), -1, dtype=torch.int64, device=device)
         self.scores = torch.full((WATCHED,), -torch.inf, dtype=torch.float32, device=device)
 
-    def see_whole(
-        self, errors: torch.Tensor, multipliers: torch.Tensor, active: torch.Tensor, dtype: torch.dtype
-    ) -> torch.Tensor:
+    def see_whole(self, errors: torch.Tensor, multipliers: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """The columns of these steps, after choosing whom to follow: violations, multipliers, indices."""
-        scores = _badness(errors, active).amax(0).float()
+        # Of the multipliers the last step is enough, and saves two passes over all of them.
+        low = torch.where(multipliers[-1] != 0, -errors.amin(0), -torch.inf)
+        scores = torch.maximum(errors.amax(0), low).float()
         known = self.indices >= 0
         held = scores.index_select(0, self.indices.clamp(min=0))
         self.scores = torch.where(known, held, -torch.inf)
         self._renew(torch.arange(len(scores), device=scores.device), scores)
-        at = self.indices
-        return torch.cat(
-            [
-                errors.index_select(1, at).to(dtype),
-                multipliers.index_select(1, at).to(dtype),
-                at.to(dtype).expand(len(errors), -1),
-            ],
-            dim=1,
-        )
+        at = self.indices.expand(len(errors), -1)
+        # `index_select` would copy these parts of a matrix whole.
+        followed = (errors.gather(1, at), multipliers.gather(1, at), at)
+        return torch.cat([column.to(dtype) for column in followed], dim=1)
 
     def see_parts(
         self,
@@ -48,7 +43,7 @@ class Worst:
         steps: int,
     ) -> torch.Tensor:
         """The same of steps that saw some constraints each; nan where one that is followed was not seen."""
-        scores = _badness(errors, multipliers.sign().abs_()).float()
+        scores = torch.where(multipliers != 0, errors.abs(), errors).float()
         match = element[None, :] == self.indices[:, None]
         now = torch.where(match, scores, -torch.inf).amax(1)
         self.scores = torch.maximum(torch.where(self.scores > 0, self.scores * _FORGET, self.scores), now)
@@ -76,9 +71,3 @@ class Worst:
         indices = torch.cat([self.indices, found]).index_select(0, kept)
         self.indices = torch.where(best > -torch.inf, indices, -1)
         self.scores = torch.cat([self.scores, score]).index_select(0, kept)
-
-
-def _badness(errors: torch.Tensor, active: torch.Tensor) -> torch.Tensor:
-    """The violation; its size, where the multiplier is not 0. Written without a choice and with one temporary."""
-    bad = errors.abs().mul_(active)
-    return torch.maximum(errors, bad, out=bad)
