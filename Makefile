@@ -7,7 +7,8 @@ INPUTS := pyproject.toml constraints.txt
 # Another torch than the one of constraints.txt: `make test TORCH=2.6.0 VENV=.venv-old`, or TORCH=newest.
 TORCH  ?=
 PINS   := $(if $(TORCH),$(VENV)/constraints.txt,constraints.txt)
-PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(PINS)
+# Python compiles what is imported when it is: all of torch at once would take half of the set-up's time.
+PIP    := $(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check --constraint $(PINS)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test oldest nightly coverage mutants lint types docs wheel bench clean
