@@ -149,13 +149,15 @@ def test_two_constraints_that_contradict_each_other_are_opposed():
     x = torch.tensor([0.3, 2.0], requires_grad=True)
 
     def both(x):
-        return {"low": x[:1] + 1, "high": 1 - x[:1]}
+        return {"low": x[:1] + 1, "aside": x[1:].square() - 1, "high": 1 - x[:1]}
 
-    monitor, violations = trained(both, x, 0.2, names=("low", "high"))
-    findings = monitor.diagnose(violations)
-    assert {finding.constraint for finding in findings} == {"low", "high"}
-    assert all(finding.kind == "infeasible" for finding in findings)
-    assert all("push the other way (the cosine of the gradients is -1.00)" in f.evidence for f in findings)
+    monitor, violations = trained(both, x, 0.2, names=("low", "aside", "high"))
+    findings = {finding.constraint: finding for finding in monitor.diagnose(violations)}
+    assert findings.keys() == {"low", "high"}
+    assert all(finding.kind == "infeasible" for finding in findings.values())
+    for name, opponent in (("low", "high"), ("high", "low")):
+        said = findings[name].evidence
+        assert f"push the other way, '{opponent}' most of all (the cosine of the gradients is -1.00)" in said
 
 
 def test_a_model_that_hardly_moves_is_slow_and_not_infeasible():

@@ -98,6 +98,26 @@ def test_a_swing_is_measured_as_the_spectrum_has_it_and_its_advice_ends_it():
     assert abs(left_then) < 1e-3 < abs(left)
 
 
+def test_where_nobody_sets_gains_the_advice_names_none():
+    """A delay that the rule knows nothing of makes it swing; ki and kp would be no help to its user."""
+    lagrangian = nupi.Lagrangian({"c": nupi.Equality()})
+    x = torch.ones(1, requires_grad=True)
+    primal = torch.optim.SGD([x], lr=0.1)
+    dual = nupi.SelfTuned(lagrangian.parameters(), 60, primal=primal)
+    monitor = nupi.Monitor(lagrangian, warn=False)
+    past = [torch.ones(1)] * 25
+    for _ in range(600):
+        past = [*past[1:], x.detach().clone()]
+        lagrangian.ascend(dual, {"c": past[0]})
+        primal.zero_grad()
+        lagrangian(0.0 * x.sum(), {"c": x}).backward()
+        primal.step()
+    (finding,) = monitor.diagnose()
+    assert finding.kind in {"oscillating", "diverging"}
+    assert "twice the steps" in finding.advice
+    assert not re.search(r"\b(ki|kp|nu)\b", finding.advice)
+
+
 @pytest.mark.parametrize("every", [2, 5])
 def test_a_period_is_told_in_steps_however_many_are_recorded(every):
     with warnings.catch_warnings():

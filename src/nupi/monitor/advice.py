@@ -23,6 +23,21 @@ def short(value: float) -> str:
     return f"{value:.3g}"
 
 
+_LONGER = "Give twice the steps, so that the multiplier moves half as fast"
+_FOR_SELF_TUNED = {
+    "oscillating": f"{_LONGER}, or lower the learning rate of the model",
+    "diverging": f"{_LONGER}, or lower the learning rate of the model",
+    "overshoot": _LONGER,
+    "slow": "Train longer, or give half the steps; if the violation still does not answer, it may be infeasible",
+    "noisy": "Average the violation over more samples: a larger batch, or nupi.Averaged",
+}
+
+
+def for_self_tuned(kind: str, otherwise: str) -> str:
+    """What to change where nobody sets ki, kp and nu: the horizon, the model's learning rate, or the batch."""
+    return _FOR_SELF_TUNED.get(kind, otherwise)
+
+
 def against_swing(case: Case, swing: Swing) -> str:
     """The kp of critical damping; and a smaller ki if the swing is too fast for any kp."""
     if not case.ki > 0.0:

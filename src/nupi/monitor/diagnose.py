@@ -96,9 +96,10 @@ def _judged(record: Record) -> list[Group]:
 def _of_group(record: Record, group: Group) -> list[Finding]:
     history = record.gains_of(group.name)
     gains = (math.nan, math.nan, math.nan) if history is None else effective(history.latest, history.kind)
+    self_tuned = history is not None and history.kind == "SelfTuned"
     found: list[Finding] = []
     for series in record.series(group):
-        found += judge_case(_case(series, gains))
+        found += judge_case(_case(series, gains, self_tuned=self_tuned))
     if group.indices is not None:
         # Of a large group only the worst were followed: that these are inactive is for the extremes to say.
         found = [finding for finding in found if finding.kind != "inactive"] + _inactive(record, group)
@@ -117,11 +118,11 @@ def _inactive(record: Record, group: Group) -> list[Finding]:
     ]
 
 
-def _case(series: Series, gains: tuple[float, float, float]) -> Case:
+def _case(series: Series, gains: tuple[float, float, float], *, self_tuned: bool) -> Case:
     group = series.group
     alone = group.size == 1
     parts = (series.place, series.steps, series.violation, series.multiplier, group.inequality, alone)
-    return Case(*parts, group.upper, *gains)
+    return Case(*parts, group.upper, *gains, self_tuned)
 
 
 def _told_together(group: Group, findings: list[Finding]) -> list[Finding]:

@@ -11,7 +11,7 @@ import torch
 from nupi.monitor.advice import short
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from nupi.lagrangian import Lagrangian
     from nupi.monitor.columns import Columns
@@ -29,6 +29,8 @@ class Gradient(NamedTuple):
     """What a move of the parameters by their own length would take off the violation, to first order."""
     against: float
     """The cosine of its gradient with the push of all other constraints, as far as that is as strong; else 0."""
+    opponent: str = ""
+    """The group that pushes most against it, if others do."""
 
     @property
     def small(self) -> bool:
@@ -76,7 +78,10 @@ def confirm(
 
 def _confirmed(finding: Finding, seen: Gradient) -> Finding:
     if seen.opposed:
-        why = f"other constraints push the other way (the cosine of the gradients is {seen.against:.2f})"
+        why = (
+            f"other constraints push the other way, {seen.opponent!r} most of all (the cosine of the gradients is "
+            f"{seen.against:.2f})"
+        )
     elif seen.reach == 0.0:
         why = "its gradient is 0: it does not depend on the parameters"
     else:
@@ -106,29 +111,37 @@ def measure(
         name: of the group.
         index: within the flattened group.
     """
-    total = sum((multipliers[key].detach() * error).sum() for key, error in errors.items())
     one = errors[name].reshape(-1)[index]
     theta = float(multipliers[name].detach().reshape(-1)[index])
     leaves = _leaves([error for error in errors.values() if error.requires_grad])
-    mine, all_together = (
-        [torch.zeros_like(leaf) if g is None else g for leaf, g in zip(leaves, found, strict=True)]
-        for found in (_gradients(one, leaves), _gradients(total, leaves))
-    )
+    mine = _gradients(one, leaves)
     own = [theta * g for g in mine]
-    others = [a - b for a, b in zip(all_together, own, strict=True)]
+
+    def pushes(names: Collection[str]) -> list[torch.Tensor]:
+        """How these groups push the parameters, but for the one constraint."""
+        total = sum((multipliers[key].detach() * errors[key]).sum() for key in names)
+        together = _gradients(total, leaves)
+        return [a - b for a, b in zip(together, own, strict=True)] if name in names else together
+
+    others = pushes(errors.keys())
     pushed, pushing = _dot(own, own) ** 0.5, _dot(others, others) ** 0.5
     against = _dot(own, others) / (pushed * pushing) if pushed * pushing > 0.0 else 0.0
     reach = (_dot(mine, mine) * _dot(leaves, leaves)) ** 0.5
     # A push that is weaker by far cannot be what holds it.
-    return Gradient(abs(float(one.detach())), reach, against if pushing > 0.5 * pushed else 0.0)
+    seen = Gradient(abs(float(one.detach())), reach, against if pushing > 0.5 * pushed else 0.0)
+    if not seen.opposed:
+        return seen
+    return seen._replace(opponent=min(errors, key=lambda key: _dot(own, pushes([key]))))
 
 
-def _gradients(value: torch.Tensor | int, leaves: Sequence[torch.Tensor]) -> Sequence[torch.Tensor | None]:
+def _gradients(value: torch.Tensor | int, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The gradient of a value in each of the leaves; zeros in those that it does not depend on."""
     if not isinstance(value, torch.Tensor) or not value.requires_grad:
-        return [None] * len(leaves)
+        return [torch.zeros_like(leaf) for leaf in leaves]
     with torch.enable_grad():
         try:
-            return torch.autograd.grad(value, leaves, retain_graph=True, allow_unused=True)
+            found = torch.autograd.grad(value, leaves, retain_graph=True, allow_unused=True)
+            return [torch.zeros_like(leaf) if g is None else g for leaf, g in zip(leaves, found, strict=True)]
         except RuntimeError as error:
             raise ValueError(
                 "the gradient of a violation cannot be measured; give violations whose graph is still there, that is "

@@ -38,6 +38,7 @@ class Case:
     ki: float
     kp: float
     nu: float
+    self_tuned: bool = False
 
     @property
     def size(self) -> float:
@@ -54,6 +55,8 @@ class Case:
 
     def found(self, kind: Kind, severity: Severity, evidence: str, do: str, first: int = 0) -> Finding:
         """A finding about this constraint, from the given row on."""
+        if self.self_tuned:
+            do = advice.for_self_tuned(kind, do)
         span = (int(self.steps[first]), int(self.steps[-1]))
         return Finding(self.place, kind, severity, evidence, do, span)
 
