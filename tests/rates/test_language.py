@@ -157,6 +157,25 @@ def test_attributes_and_their_intersections():
     np.testing.assert_allclose(overlapping, expected, atol=1e-12)
 
 
+def test_entries_are_called_as_one_would_write_them():
+    a, b, c = (rates.recall(groups=3)[i] for i in range(3))
+    for expression, name in [
+        (a - b, "recall, group 0 - recall, group 1"),
+        (-(a - b), "-(recall, group 0 - recall, group 1)"),
+        (a + 2 * b - 0.5, "recall, group 0 + 2 recall, group 1 - 0.5"),
+        (a - (b - c), "recall, group 0 - (recall, group 1 - recall, group 2)"),
+        ((a - b) / c, "(recall, group 0 - recall, group 1) / recall, group 2"),
+        (1 - a, "1 - recall, group 0"),
+        (1 - 2 * a, "1 - 2 recall, group 0"),
+    ]:
+        assert expression.names == (name,)
+    pairs = rates.recall(groups=3).gap().names
+    assert pairs == tuple(f"recall, group {i} - recall, group {j}" for i, j in [(0, 1), (0, 2), (1, 2)])
+    many = sum((rates.recall(groups=3)[i % 3] for i in range(1, 30)), a)
+    assert len(many.names[0]) == 120
+    assert many.names[0].endswith("…")
+
+
 def test_gap_is_fairlearns_difference():
     logits, labels, groups = rows(groups=4)
     frame = fairlearn.metrics.MetricFrame(

@@ -17,7 +17,8 @@ class Affine(Expression):
 
     def __init__(self, one: Expression, factor: float, offset: float) -> None:
         self.one, self.factor, self.offset = one, factor, offset
-        self.size, self.names = one.size, one.names
+        self.size = one.size
+        self.names = tuple(_clipped(_affine(name, factor, offset)) for name in one.names)
 
     def parts(self) -> tuple[Expression, ...]:
         """What is multiplied."""
@@ -39,7 +40,8 @@ class Sum(Expression):
 
     def __init__(self, one: Expression, other: Expression) -> None:
         self.one, self.other = one, other
-        self.size, self.names = _common(one, other)
+        self.size, pairs = _common(one, other)
+        self.names = tuple(_clipped(f"{a} {_added(b)}") for a, b in pairs)
 
     def parts(self) -> tuple[Expression, ...]:
         """Both."""
@@ -56,7 +58,8 @@ class Ratio(Expression):
 
     def __init__(self, one: Expression, other: Expression) -> None:
         self.one, self.other = one, other
-        self.size, self.names = _common(one, other)
+        self.size, pairs = _common(one, other)
+        self.names = tuple(_clipped(f"{_whole(a)} / {_whole(b)}") for a, b in pairs)
 
     def parts(self) -> tuple[Expression, ...]:
         """Numerator and denominator."""
@@ -217,11 +220,40 @@ def stack(*several: Expression) -> Expression:
     return Stack(*several)
 
 
-def _common(one: Expression, other: Expression) -> tuple[int, tuple[str, ...]]:
-    """Size and names of what two expressions make together."""
+def _common(one: Expression, other: Expression) -> tuple[int, list[tuple[str, str]]]:
+    """The size of what two expressions make together, and the names of what goes into each entry."""
     if 1 not in (one.size, other.size) and one.size != other.size:
         raise ValueError(
             f"expressions of {one.size} and {other.size} entries do not go together; choose entries with []"
         )
-    larger = one if one.size >= other.size else other
-    return larger.size, larger.names
+    size = max(one.size, other.size) if one.size and other.size else 0
+    names = (each.names * (size if each.size == 1 else 1) for each in (one, other))
+    return size, list(zip(*names, strict=True))
+
+
+# --- what to call an entry: as one would write it ---
+
+_LONGEST = 120
+
+
+def _clipped(name: str) -> str:
+    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 2]} …"
+
+
+def _whole(name: str) -> str:
+    """In brackets, if it is made of several."""
+    return f"({name})" if any(sign in name for sign in (" + ", " - ", " / ")) else name
+
+
+def _affine(name: str, factor: float, offset: float) -> str:
+    scaled = name if factor == 1 else f"-{_whole(name)}" if factor == -1 else f"{factor:g} {_whole(name)}"
+    if not offset:
+        return scaled
+    if scaled.startswith("-") and offset > 0:
+        return f"{offset:g} {_added(scaled)}"
+    return f"{scaled} {'-' if offset < 0 else '+'} {abs(offset):g}"
+
+
+def _added(name: str) -> str:
+    """A term of a sum, with its sign."""
+    return f"- {name[1:]}" if name.startswith("-") else f"+ {name}"
