@@ -57,7 +57,7 @@ coverage: $(VENV)/.dev ## the tests again, and the share of lines and branches t
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto -m "not nightly" --cov --cov-report= $(ARGS)
 	@$(BIN)/python -m coverage report --format=total | sed 's/.*/coverage: &%/' | tee out/coverage.txt
 
-mutants: $(VENV)/.dev ## small faults put into the core one at a time: the share that the tests find
+mutants: $(VENV)/.dev ## cosmic-ray's mutants of the core, one at a time: the share that the tests find
 	OMP_NUM_THREADS=1 $(BIN)/python -m tools.mutants $(ARGS)
 
 lint: $(VENV)/.dev ## style and formatting

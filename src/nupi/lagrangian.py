@@ -14,7 +14,7 @@ from nupi.ascent import NonFiniteViolationError, Refusals, Repeat, expect, steps
 from nupi.constraints import checked_penalty
 from nupi.multipliers import MultiplierModule
 from nupi.violations import Move, Target, Violation, as_violation
-from nupi.violations.base import Held
+from nupi.violations.base import Written
 from nupi.violations.plain import plain_total
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ class Lagrangian(MultiplierModule):
         with torch.set_grad_enabled(False):
             if self._is_alone():
                 moves = []
-                for target, violation in self._paired(violations):
+                for target, violation in self._paired(violations, dual):
                     move = violation.error(target)
                     if move is not None:
                         moves.append(move)
@@ -283,8 +283,8 @@ class Lagrangian(MultiplierModule):
                 "under reduce ascend talks to other processes, which cannot be compiled; compile the model and "
                 "the call of the Lagrangian, and leave ascend outside"
             )
-        held = Held(self._parameters)
-        targets = {name: self._target(name, held) for name in self.constraints}
+        written = Written(self._parameters)
+        targets = {name: self._target(name, written) for name in self.constraints}
         if self._drift is None:
             multipliers = {name: target.multiplier for name, target in targets.items()}
             check_problem(self.constraints, multipliers, self.reduce, self.group)
@@ -330,17 +330,17 @@ class Lagrangian(MultiplierModule):
             error.add_record(text)
         return error
 
-    def _target(self, name: str, held: Held) -> Target:
+    def _target(self, name: str, written: Written) -> Target:
         penalty = self._penalties.get(name) if self._penalties else None
         multiplier: Any = self._parameters[name]
-        return Target(name, self.constraints[name], multiplier, held, penalty)
+        return Target(name, self.constraints[name], multiplier, written, penalty)
 
-    def _paired(self, violations: Violations) -> list[tuple[Target, Violation]]:
-        """Each violation with the group that it is of."""
+    def _paired(self, violations: Violations, dual: Any = None) -> list[tuple[Target, Violation]]:
+        """Each violation with the group that it is of; `dual` is about to take a step on them."""
         try:
-            held = Held(self._parameters)
+            written = Written(self._parameters, dual)
             return [
-                (self._target(name, held), as_violation(name, given)) for name, given in violations.items()
+                (self._target(name, written), as_violation(name, given)) for name, given in violations.items()
             ]
         except AttributeError:
             if hasattr(violations, "items"):

@@ -1,4 +1,4 @@
-"""`make mutants`: put a sample of faults into the core, one at a time, and print the share that the tests find."""
+"""`make mutants`: try a sample of cosmic-ray's mutants of the core, and print the share that the tests find."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import random
 import signal
 import sys
 import time
+from itertools import islice
 from pathlib import Path
 
-from tools.mutants.faults import Fault, faults_of, known_equivalent
+from tools.mutants.faults import Fault, fault_of, known_equivalent, mutations_of
 from tools.mutants.kept import Kept
 from tools.mutants.running import Baseline, measure, survives
 
@@ -60,7 +61,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make mutants ARGS=...", description=__doc__)
     parser.add_argument("--sample", type=int, default=200, help="how many faults; 0 means all (default: 200)")
     parser.add_argument("--seed", type=int, default=0, help="which sample (default: 0)")
-    parser.add_argument("--only", default="", help="only faults whose name has this text in it")
+    parser.add_argument("--only", default="", help="only faults with this text in file, function or operator")
     parser.add_argument(
         "--timeout", type=float, default=300, help="seconds for the fast tests of one fault (default: 300)"
     )
@@ -76,18 +77,15 @@ def chosen_faults(options: argparse.Namespace) -> list[Fault]:
 
     It is drawn before equivalent faults are left out, so that naming one more does not make it another sample.
     """
-    equivalent = set(known_equivalent(Path(__file__).parent / "equivalent.txt"))
-    every = [fault for path in sources() for fault in faults_of(path, ROOT)]
-    unknown = equivalent - {fault.name for fault in every}
-    if unknown:
-        sys.exit(f"equivalent.txt names faults that are not there: {'; '.join(sorted(unknown))}")
-    wanted = [fault for fault in every if options.only in fault.name]
-    size = min(options.sample or len(wanted), len(wanted))
-    sample = random.Random(options.seed).sample(wanted, size)
+    equivalent = known_equivalent(Path(__file__).parent / "equivalent.txt", ROOT)
+    every = [each for path in sources() for each in mutations_of(path, ROOT) if options.only in each.label]
+    order = random.Random(options.seed).sample(every, len(every))
+    faults = (fault for fault in (fault_of(mutation, ROOT) for mutation in order) if fault is not None)
+    sample = list(islice(faults, options.sample or None))
     chosen = [fault for fault in sample if fault.name not in equivalent]
     print(
-        f"{len(every)} faults, {size} chosen with seed {options.seed}, "
-        f"{size - len(chosen)} of them equivalent and left out"
+        f"{len(every)} mutants of cosmic-ray, {len(sample)} chosen with seed {options.seed}, "
+        f"{len(sample) - len(chosen)} of them equivalent and left out"
     )
     return chosen
 

@@ -1,228 +1,170 @@
-"""The faults that a Python file can have, each as a small change of its text."""
+"""The faults that a Python file can have: the mutants that cosmic-ray makes of it, with its operators and with ours."""
 
 from __future__ import annotations
 
 import ast
-from collections import Counter
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+import sys
+import warnings
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from cosmic_ray.ast import ast_nodes, get_ast
+from cosmic_ray.mutating import mutate_code
+from cosmic_ray.plugins import get_operator, operator_names
+
+from tools.mutants import operators  # noqa: F401 - cosmic-ray knows ours once it is imported
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
+    from types import CodeType
 
-_OPERATORS: dict[type[ast.operator], str] = {
-    ast.Add: "-",
-    ast.Sub: "+",
-    ast.Mult: "/",
-    ast.Div: "*",
-    ast.FloorDiv: "*",
-    ast.Mod: "*",
-    ast.Pow: "*",
-    ast.BitAnd: "|",
-    ast.BitOr: "&",
-}
-_COMPARISONS: dict[type[ast.cmpop], tuple[str, ...]] = {
-    ast.Lt: ("<=", ">="),
-    ast.LtE: ("<", ">"),
-    ast.Gt: (">=", "<="),
-    ast.GtE: (">", "<"),
-    ast.Eq: ("!=",),
-    ast.NotEq: ("==",),
-    ast.Is: ("is not",),
-    ast.IsNot: ("is",),
-    ast.In: ("not in",),
-    ast.NotIn: ("in",),
-}
+
+@dataclass(frozen=True)
+class Mutation:
+    """A place where an operator can change a file. Which text that makes is found out when it is asked for."""
+
+    path: str
+    function: str
+    operator: str  # as cosmic-ray names it
+    occurrence: int
+    lines: tuple[int, ...]  # lines that are run if the changed code is
+
+    @property
+    def label(self) -> str:
+        """What it can be chosen by."""
+        return f"{self.path} {self.function} {self.operator}"
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One change of one file."""
+    """One change of one file that could make a difference to a test."""
 
     path: str
-    function: str
-    lines: tuple[int, ...]  # lines that are run if the changed code is
-    span: tuple[int, int]  # the bytes that are replaced
-    before: str
-    after: str
-    place: int = 1  # the how-manieth of its name in the file
-
-    @property
-    def name(self) -> str:
-        """What it is called in reports and in equivalent.txt; it does not depend on line numbers."""
-        plain = f"{self.path} {self.function}: {_flat(self.before)} -> {_flat(self.after)}"
-        return plain if self.place == 1 else f"{plain} #{self.place}"
-
-    def applied(self, root: Path) -> str:
-        """The text of the file with the fault in it."""
-        text = (root / self.path).read_bytes()
-        return (text[: self.span[0]] + self.after.encode() + text[self.span[1] :]).decode()
+    lines: tuple[int, ...]
+    name: str  # in reports and in equivalent.txt; it does not depend on line numbers
+    text: str  # of the file, with the fault in it
 
 
-def faults_of(path: Path, root: Path) -> list[Fault]:
-    """All faults of a file, those that are no valid Python left out."""
-    found = _Finder(path, root)
-    found.visit(ast.parse(found.text))
-    seen: Counter[str] = Counter()
-    faults = []
-    for fault in found.faults:
-        seen[fault.name] += 1
-        if _compiles(fault.applied(root)):
-            faults.append(replace(fault, place=seen[fault.name]))
-    return faults
+def mutations_of(path: Path, root: Path) -> Iterator[Mutation]:
+    """All mutations of a file, in an order that does not change."""
+    text = path.read_text(encoding="utf-8")
+    nodes, statements = list(ast_nodes(get_ast(text))), _statements(text)
+    for name in operator_names():
+        kind = get_operator(name)
+        if kind.arguments():  # cosmic-ray cannot know the names of variables that these ask for
+            continue
+        positions = ((node, *ends) for node in nodes for ends in kind().mutation_positions(node))
+        for occurrence, (node, start, end) in enumerate(positions):
+            if node.parent is not None and node.parent.type == "parameters":
+                continue  # a bare * in a signature, which is no product
+            first = statements.get(start[0], start[0])
+            lines = tuple(range(first, end[0] + 1))
+            yield Mutation(path.relative_to(root).as_posix(), _function(node), name, occurrence, lines)
 
 
-class _Finder(ast.NodeVisitor):
-    """Walks a file, and notes what could be wrong in it."""
+def fault_of(mutation: Mutation, root: Path) -> Fault | None:
+    """What a mutation makes of its file; None if that is no Python, or nothing that a test is for."""
+    before = (root / mutation.path).read_text(encoding="utf-8")
+    after = mutate_code(before, get_operator(mutation.operator)(), mutation.occurrence)
+    if after is None or _bytecode(after) in (None, _bytecode(before)):
+        return None
+    old, new, place = _difference(before.splitlines(), after.splitlines())
+    name = f"{mutation.path} {mutation.function}: {old} -> {new}"
+    return Fault(mutation.path, mutation.lines, name if place == 1 else f"{name} #{place}", after)
 
-    def __init__(self, path: Path, root: Path) -> None:
-        self.text = path.read_text(encoding="utf-8")
-        self.path = path.relative_to(root).as_posix()
-        lines = self.text.encode().splitlines(keepends=True)
-        self._starts = [0]
-        for line in lines:
-            self._starts.append(self._starts[-1] + len(line))
-        self._scope: list[str] = []
-        self._statement = 0
-        self.faults: list[Fault] = []
 
-    def visit(self, node: ast.AST) -> None:
+def known_equivalent(file: Path, root: Path) -> set[str]:
+    """The names of faults that change nothing; the line before each says why. All must be of lines that are there."""
+    names = {
+        line.strip()
+        for line in file.read_text(encoding="utf-8").splitlines()
+        if line.strip() and not line.startswith("#")
+    }
+    for name in sorted(names):
+        path, _, change = name.partition(" ")
+        old = change.partition(": ")[2].partition(" -> ")[0]
+        if old not in _flat((root / path).read_text(encoding="utf-8").splitlines()):
+            sys.exit(f"{file.name} names a fault of a line that is not there: {name}")
+    return names
+
+
+def _difference(before: list[str], after: list[str]) -> tuple[str, str, int]:
+    """The lines that differ, as one line each, and the how-manieth of their kind in the file they are."""
+    first = next(i for i, pair in enumerate(zip(before, after, strict=False)) if pair[0] != pair[1])
+    left, right = len(before), len(after)
+    while min(left, right) > first and before[left - 1] == after[right - 1]:
+        left, right = left - 1, right - 1
+    old, new = _flat(before[first:left]), _flat(after[first:right])
+    return old, new, 1 + sum(_flat(before[i : i + left - first]) == old for i in range(first))
+
+
+def _flat(lines: Iterable[str]) -> str:
+    return " ".join(" ".join(lines).split())
+
+
+def _function(node: Any) -> str:
+    names: list[str] = []
+    while (node := node.search_ancestor("funcdef", "classdef")) is not None:
+        names.insert(0, node.name.value)
+    return ".".join(names) or "module"
+
+
+def _statements(text: str) -> dict[int, int]:
+    """By line, the line at which its statement begins."""
+    begins: dict[int, int] = {}
+    for node in ast.walk(ast.parse(text)):  # outer statements come first
         if isinstance(node, ast.stmt):
-            self._statement = node.lineno
-        super().visit(node)
-
-    # --- what is left alone: types, texts, decorators, imports for types, asserts ---
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        self._scope.append(node.name)
-        for default in (*node.args.defaults, *(each for each in node.args.kw_defaults if each is not None)):
-            self.visit(default)
-        for statement in node.body:
-            self.visit(statement)
-        self._scope.pop()
-
-    def visit_ClassDef(self, node: ast.ClassDef) -> None:
-        self._scope.append(node.name)
-        for statement in node.body:
-            self.visit(statement)
-        self._scope.pop()
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
-        if node.value is not None and "TypeAlias" not in ast.unparse(node.annotation):
-            self.visit(node.value)
-
-    def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
-        """A text that is shown: its words are not what tests are for."""
-
-    def visit_Assert(self, node: ast.Assert) -> None:
-        """A word to the type checker."""
-
-    def visit_keyword(self, node: ast.keyword) -> None:
-        """What a call is given; `strict` of a zip guards against mistakes that are not there."""
-        if node.arg != "strict":
-            self.visit(node.value)
-
-    def visit_Raise(self, node: ast.Raise) -> None:
-        self._note(node, "pass")
-
-    # --- what may be wrong ---
-
-    def visit_If(self, node: ast.If) -> None:
-        if ast.unparse(node.test) == "TYPE_CHECKING":
-            return
-        self._condition(node.test)
-        self.generic_visit(node)
-
-    def visit_IfExp(self, node: ast.IfExp) -> None:
-        self._condition(node.test)
-        self.generic_visit(node)
-
-    def visit_comprehension(self, node: ast.comprehension) -> None:
-        for condition in node.ifs:
-            self._condition(condition)
-        self.generic_visit(node)
-
-    def visit_BoolOp(self, node: ast.BoolOp) -> None:
-        word = " or " if isinstance(node.op, ast.And) else " and "
-        self._note(node, f"({word.join(f'({ast.unparse(value)})' for value in node.values)})")
-        self.generic_visit(node)
-
-    def visit_BinOp(self, node: ast.BinOp) -> None:
-        if type(node.op) in _OPERATORS:
-            left, right = ast.unparse(node.left), ast.unparse(node.right)
-            self._note(node, f"(({left}) {_OPERATORS[type(node.op)]} ({right}))")
-        self.generic_visit(node)
-
-    def visit_AugAssign(self, node: ast.AugAssign) -> None:
-        if type(node.op) in _OPERATORS:
-            target, value = ast.unparse(node.target), ast.unparse(node.value)
-            self._note(node, f"{target} {_OPERATORS[type(node.op)]}= {value}")
-        self._note(node, "pass")
-        self.generic_visit(node)
-
-    def visit_UnaryOp(self, node: ast.UnaryOp) -> None:
-        self._note(node, f"({ast.unparse(node.operand)})")
-        self.generic_visit(node)
-
-    def visit_Compare(self, node: ast.Compare) -> None:
-        for i, op in enumerate(node.ops):
-            for word in _COMPARISONS.get(type(op), ()):
-                parts = [f"({ast.unparse(node.left)})"]
-                for j, (other, right) in enumerate(zip(node.ops, node.comparators, strict=True)):
-                    parts += [word if j == i else _word(other), f"({ast.unparse(right)})"]
-                self._note(node, f"({' '.join(parts)})")
-        self.generic_visit(node)
-
-    def visit_Constant(self, node: ast.Constant) -> None:
-        value = node.value
-        if isinstance(value, bool):
-            self._note(node, str(not value))
-        elif isinstance(value, (int, float)):
-            # A little more of something large, such as a tolerance or a chunk, would change nothing.
-            self._note(node, f"({value + 1 if abs(value) < 100 else value * 1000!r})")
-
-    def visit_Expr(self, node: ast.Expr) -> None:
-        if isinstance(node.value, ast.Call):
-            self._note(node, "pass")
-            self.generic_visit(node)
-
-    # --- noting it ---
-
-    def _condition(self, test: ast.expr) -> None:
-        for value in ("True", "False"):
-            self._note(test, value)
-
-    def _note(self, node: ast.stmt | ast.expr, after: str) -> None:
-        assert node.end_lineno is not None
-        assert node.end_col_offset is not None
-        span = (
-            self._starts[node.lineno - 1] + node.col_offset,
-            self._starts[node.end_lineno - 1] + node.end_col_offset,
-        )
-        before = self.text.encode()[span[0] : span[1]].decode()
-        touched = tuple(sorted({self._statement, *range(node.lineno, node.end_lineno + 1)}))
-        self.faults.append(Fault(self.path, ".".join(self._scope) or "module", touched, span, before, after))
+            begins |= dict.fromkeys(range(node.lineno, (node.end_lineno or node.lineno) + 1), node.lineno)
+    return begins
 
 
-def _word(op: ast.cmpop) -> str:
-    return ast.unparse(ast.Compare(ast.Name("a"), [op], [ast.Name("b")]))[2:-2]
+@cache
+def _bytecode(text: str) -> CodeType | None:
+    """What Python makes of a text, without line numbers and what tests are not for; None if it is no Python.
 
-
-def _flat(text: str) -> str:
-    return " ".join(text.split())
-
-
-def _compiles(text: str) -> bool:
+    What Python warns of, such as `x is "mean"`, is none either: every test would fail for the warning alone.
+    """
     try:
-        compile(text, "fault", "exec")
+        tree = _Plain().visit(ast.parse(text))
+        for node in ast.walk(tree):
+            node.__dict__.update(dict.fromkeys(node._attributes, 1))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            return compile(tree, "fault", "exec")
     except (SyntaxError, ValueError):
-        return False
-    return True
+        return None
 
 
-def known_equivalent(path: Path) -> Iterator[str]:
-    """The names of faults that change nothing; the line before each says why."""
-    for line in path.read_text(encoding="utf-8").splitlines():
-        if line.strip() and not line.startswith("#"):
-            yield line.strip()
+class _Plain(ast.NodeTransformer):
+    """Takes out types, imports for types, asserts (a word to the type checker), and texts that are shown."""
+
+    def visit_arg(self, node: ast.arg) -> ast.arg:
+        node.annotation = None
+        return node
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        node.returns = None
+        return self.generic_visit(node)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        if "TypeAlias" in ast.unparse(node.annotation):
+            return ast.Pass()
+        node.annotation = ast.Constant("")
+        return self.generic_visit(node)
+
+    def visit_If(self, node: ast.If) -> ast.AST:
+        return ast.Pass() if "TYPE_CHECKING" in ast.unparse(node.test) else self.generic_visit(node)
+
+    def visit_Assert(self, node: ast.Assert) -> ast.AST:  # noqa: ARG002
+        return ast.Pass()
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:  # noqa: ARG002
+        return ast.Constant("")
+
+    def visit_keyword(self, node: ast.keyword) -> ast.AST:
+        """`strict` of a zip guards against mistakes that are not there."""
+        if node.arg == "strict":
+            node.value = ast.Constant(None)
+        return self.generic_visit(node)

@@ -57,12 +57,12 @@ class Kept:
 
     def verdict(self, fault: Fault) -> bool | None:
         """Whether the fault was found, if it was tried."""
-        return self._found.get(_key(fault))
+        return self._found.get(fault.name)
 
     def keep_verdict(self, fault: Fault, *, found: bool) -> None:
         """Keep it for the next run."""
         with self._verdicts.open("a", encoding="utf-8") as file:
-            file.write(json.dumps([_key(fault), found]) + "\n")
+            file.write(json.dumps([fault.name, found]) + "\n")
 
     def _read(self) -> dict[str, bool]:
         if not self._verdicts.exists():
@@ -71,7 +71,3 @@ class Kept:
         return dict(
             json.loads(line) for line in lines if line.endswith("]")
         )  # the last may have been cut off
-
-
-def _key(fault: Fault) -> str:
-    return f"{fault.name} at {fault.span[0]}"

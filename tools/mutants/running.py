@@ -139,9 +139,7 @@ def survives(fault: Fault, root: Path, tests: Sequence[str], files: Sequence[str
     module = fault.path.removeprefix("src/").removesuffix(".py").replace("/", ".")
     with tempfile.TemporaryDirectory() as folder:
         note = Path(folder) / "fault.json"
-        note.write_text(
-            json.dumps({"module": module, "path": str(root / fault.path), "text": fault.applied(root)})
-        )
+        note.write_text(json.dumps({"module": module, "path": str(root / fault.path), "text": fault.text}))
 
         def run() -> int:
             os.environ["NUPI_FAULT"] = str(note)

@@ -16,6 +16,7 @@ from nupi.ascent.snapshot import spare_for
 from nupi.ascent.step import length
 from nupi.optim.base import SAFE, DualOptimizer, Work
 from nupi.violations import Move
+from nupi.violations.base import storages
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -93,7 +94,7 @@ class Repeat:
 
     def __init__(self, dual: DualOptimizer, places: list[Place]) -> None:
         self._dual, self._places, self._gains_seen = dual, places, dual.gains_seen
-        self._storages = {place.theta.untyped_storage().data_ptr() for place in places}
+        self._storages = storages((place.theta, place.state) for place in places)
         ready = [
             (Work(place.group, place.theta, place.theta, place.bounds), place.state, False)
             for place in places
@@ -152,7 +153,7 @@ class Repeat:
             error = place.error(ours, multipliers, constraints, given)
             if error is None or error.requires_grad:  # it has one if the constraint has parameters of its own
                 return None
-            # A multiplier that is given as a violation would move while it is read. A result of the model is none.
+            # What the step writes to would move while it is read. A result of the model is none of that.
             if given.is_leaf and error.untyped_storage().data_ptr() in self._storages:  # type: ignore[union-attr]
                 return None
             errors.append(error)

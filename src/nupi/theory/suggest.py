@@ -27,7 +27,7 @@ from nupi.plant.optimizers import Scaling, check_optimizers, scalings
 from nupi.plant.response import preconditioner
 from nupi.plant.shards import Shards, is_sharded
 from nupi.violations import Target, as_violation
-from nupi.violations.base import Held
+from nupi.violations.base import Written
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -176,7 +176,7 @@ def _scalings(primal: torch.optim.Optimizer | Iterable[torch.optim.Optimizer]) -
 def _errors(lagrangian: Lagrangian, name: str, given: torch.Tensor | Violation) -> torch.Tensor:
     """The errors of a whole group with their graph: what the Lagrangian's derivative in the multipliers is."""
     theta = lagrangian.multipliers[name].clone().requires_grad_()
-    target = Target(name, lagrangian.constraints[name], theta, Held({}))
+    target = Target(name, lagrangian.constraints[name], theta, Written({}))
     violation = as_violation(name, given)
     move = violation.error(target)
     shown = 0 if move is None else len(theta) if move.rows is None else len(move.rows)

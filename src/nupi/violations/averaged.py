@@ -125,10 +125,11 @@ def _mean_error(target: Target, sums: torch.Tensor, counts: torch.Tensor) -> Mov
     if torch.compiler.is_compiling():
         # How many rows there are would depend on the counts: all are moved, and the others are put back.
         mean = sums / rows_like(torch.where(present, counts, 1.0), sums)
-        return target.move(target.constraint.errors(mean), mask=present)
+        return target.move(target.constraint.errors(mean), mask=present, fresh=True)
     rows = None if bool(present.all()) else present.reshape(-1).nonzero().squeeze(1)
     if rows is not None:
         if not len(rows):
             return None
         sums, counts = sums.index_select(0, rows), counts.index_select(0, rows)
-    return target.move(target.constraint.errors(sums / rows_like(counts, sums)), rows, partial=True)
+    error = target.constraint.errors(sums / rows_like(counts, sums))
+    return target.move(error, rows, partial=True, fresh=True)

@@ -11,24 +11,48 @@ from nupi.rule import rows_like, widened
 from nupi.violations.kind import Move, Parts, Reduce, Violation
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from nupi.constraints import Constraint
 
 
-class Held:
-    """The multipliers of a problem, and where their numbers are, which is looked up once if it is asked for."""
+class Written:
+    """What a step may write to, and where those numbers are, which is looked up once if it is asked for.
 
-    def __init__(self, multipliers: Mapping[str, torch.Tensor | None]) -> None:
-        self._multipliers = multipliers
-        self._places: set[int] | None = None
+    Args:
+        multipliers: all multipliers of the problem.
+        dual: the optimizer that is about to move them, if one is.
+    """
+
+    def __init__(self, multipliers: Mapping[str, torch.Tensor | None], dual: object = None) -> None:
+        self._multipliers, self._dual = multipliers, dual
+        self._storages: set[int] | None = None
 
     def shares(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor's numbers are a multiplier's."""
-        if self._places is None:
-            held = [each for each in self._multipliers.values() if each is not None]
-            self._places = {each.untyped_storage().data_ptr() for each in held}
-        return tensor.untyped_storage().data_ptr() in self._places
+        """Whether a tensor's numbers are a multiplier's, or state of the dual."""
+        if self._storages is None:
+            self._storages = storages(self._multipliers.values())
+            for state in getattr(self._dual, "state", _NO_STATE).values():
+                self._storages |= storages(state.values())
+        return tensor.untyped_storage().data_ptr() in self._storages
+
+
+_NO_STATE: dict[object, dict[str, object]] = {}
+
+
+def storages(held: Iterable[object]) -> set[int]:
+    """Where the numbers of tensors are; a list, or a dictionary of them, may stand for a tensor, however deep.
+
+    Those of a sparse layout are left out: no step writes to them.
+    """
+    found = set()
+    for each in held:
+        if isinstance(each, torch.Tensor):
+            if not each.is_sparse:
+                found.add(each.untyped_storage().data_ptr())
+        elif isinstance(each, (list, tuple, dict)):
+            found |= storages(each.values() if isinstance(each, dict) else each)
+    return found
 
 
 class Target(NamedTuple):
@@ -37,7 +61,7 @@ class Target(NamedTuple):
     name: str
     constraint: Constraint
     multiplier: torch.Tensor
-    held: Held  # all multipliers of the problem
+    written: Written  # what the step that is to come may write to
     penalty: float | None = None
 
     def move(
@@ -47,10 +71,18 @@ class Target(NamedTuple):
         mask: torch.Tensor | None = None,
         *,
         partial: bool = False,
+        fresh: bool = False,
     ) -> Move:
-        """The move of this group by an error, in the multipliers' dtype."""
+        """The move of this group by an error, in the multipliers' dtype.
+
+        An error that is also a multiplier, or state of the dual, is copied: it would move while it is read. `fresh`
+        says that it was computed just now, so that nobody else has it.
+        """
         if error.dtype != self.multiplier.dtype:
             error = error.to(self.multiplier.dtype)
+        # A compiled step copies every error before it writes.
+        elif not fresh and not torch.compiler.is_compiling() and self.written.shares(error):
+            error = error.clone()
         return Move(self.name, self.multiplier, error, self.constraint.bounds, rows, mask, partial)
 
 
@@ -72,9 +104,7 @@ class Dense(Violation):
         """The violation itself."""
         values = self.checked(target)
         error = target.constraint.errors(values.detach())
-        if not values.requires_grad or values.is_leaf:
-            error = own(error, target)
-        return target.move(error)
+        return target.move(error, fresh=values.requires_grad and not values.is_leaf)
 
     def measured(self, constraint: Constraint) -> torch.Tensor:  # noqa: ARG002
         """All of them."""
@@ -231,7 +261,7 @@ class Indexed(Violation):
             whole = torch.sparse_coo_tensor(
                 rows.unsqueeze(0), error, target.multiplier.shape, check_invariants=False
             ).coalesce()
-            error, rows = own(whole.values(), target), whole.indices()[0]
+            error, rows = whole.values(), whole.indices()[0]
         return target.move(error, rows)
 
     def checked(self, target: Target) -> tuple[torch.Tensor, torch.Tensor]:
@@ -283,13 +313,6 @@ def exact(values: torch.Tensor) -> torch.Tensor:
 def host_may_read(tensor: torch.Tensor) -> bool:
     """Whether the host can read this tensor's values without stalling a stream or breaking a graph."""
     return tensor.is_cpu and not torch.compiler.is_compiling()
-
-
-def own(error: torch.Tensor, target: Target) -> torch.Tensor:
-    """An error that is not also a multiplier: one given as a violation would move while it is read."""
-    if torch.compiler.is_compiling() or not target.held.shares(error):
-        return error
-    return error.clone()
 
 
 def check_values(target: Target, values: torch.Tensor) -> None:
