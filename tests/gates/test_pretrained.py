@@ -3,9 +3,7 @@
 import pytest
 import torch
 import transformers
-from gates.networks import IMAGES as CONVOLUTIONS
-from gates.networks import chain, gated
-from gates.transformers_tiny import TRANSFORMERS, gpt2, lived_in
+from gates.transformers_tiny import SAYS_HEADS, TRANSFORMERS, gpt2, lived_in
 from safetensors.torch import load_file, save_file
 
 from nupi import gates
@@ -26,8 +24,6 @@ AUTO_CLASSES = {
     "llama": transformers.AutoModelForCausalLM,
     "vit": transformers.AutoModelForImageClassification,
 }
-# The configs that have a size of heads; that of ViT since transformers 5.
-SAYS_HEADS = ("llama", "vit") if int(transformers.__version__.split(".")[0]) >= 5 else ("llama",)
 
 
 def harvested(build):
@@ -143,53 +139,6 @@ def test_a_number_of_heads_that_the_config_cannot_say_is_noted_by_block(build):
     assert hasattr(small.config, "harvested") == (
         build.__name__ not in SAYS_HEADS or build.__name__ == "llama"
     )
-
-
-@pytest.mark.parametrize("unit", ["parameters", "flops"])
-@pytest.mark.parametrize("build", TRANSFORMERS, ids=lambda build: build.__name__)
-def test_a_uniform_fit_keeps_the_budget_and_gives_all_blocks_one_width(build, unit):
-    torch.manual_seed(0)
-    model, example = build()
-    gates.attach_transformer(model)
-    with torch.no_grad():
-        for phi in gates.gate_parameters(model):
-            phi.normal_(-1.6, 2.0)
-    before = [layer.gate.log_alpha.detach().clone() for layer in gates.gated_layers(model).values()]
-    budget = gates.budget(model, example, **{unit: 0.8})
-    moved = budget.fit(uniform=True)
-    layers = list(gates.gated_layers(model).values())
-    after = [layer.gate.is_open() for layer in layers]
-    for kind in (True, False):
-        assert (
-            len(
-                {
-                    int(each.sum())
-                    for each, layer in zip(after, layers, strict=True)
-                    if (layer.size > 1) == kind
-                }
-            )
-            == 1
-        )
-    for old, new in zip(before, after, strict=True):  # the strongest of each block stay
-        assert set(old.argsort(descending=True)[: int(new.sum())].tolist()) == set(
-            new.nonzero().flatten().tolist()
-        )
-    assert moved == sum(int((old.gt(-1.5986) != new).sum()) for old, new in zip(before, after, strict=True))
-    small = gates.harvest(model, example, repeats=1)
-    share = getattr(small.after, unit) / getattr(small.before, unit)
-    assert (
-        0.8 - 0.015 < share <= 0.8
-    )  # two units, one in each block, are at most 1.5 points of such a small network
-    assert build.__name__ not in SAYS_HEADS or not hasattr(small.model.config, "harvested")
-
-
-def test_a_uniform_fit_is_refused_where_blocks_keep_their_width_or_are_none():
-    model, example = gpt2()
-    gates.attach_transformer(model, heads="*.0.*")
-    with pytest.raises(ValueError, match="on all of its heads"):
-        gates.budget(model, example, parameters=0.9).fit(uniform=True)
-    with pytest.raises(ValueError, match="on all of its heads"):
-        gates.budget(gated(chain), CONVOLUTIONS, parameters=0.9).fit(uniform=True)
 
 
 @pytest.fixture(scope="module")
