@@ -1,9 +1,12 @@
 """Harvested transformers, saved, and loaded by nupi, as other classes, and by transformers alone."""
 
+import copy
+import io
+
 import pytest
 import torch
 import transformers
-from gates.transformers_tiny import SAYS_HEADS, TRANSFORMERS, gpt2, lived_in
+from gates.transformers_tiny import SAYS_HEADS, TRANSFORMERS, bert, gpt2, lived_in
 from safetensors.torch import load_file, save_file
 
 from nupi import gates
@@ -17,6 +20,13 @@ OTHER_HEADS = {
 }
 
 
+AUTO_OTHER_HEADS = {
+    "bert": transformers.AutoModelForTokenClassification,
+    "distilbert": transformers.AutoModelForTokenClassification,
+    "gpt2": transformers.AutoModelForSequenceClassification,
+    "llama": transformers.AutoModelForSequenceClassification,
+    "vit": transformers.AutoModelForImageClassification,
+}
 AUTO_CLASSES = {
     "bert": transformers.AutoModelForSequenceClassification,
     "distilbert": transformers.AutoModelForSequenceClassification,
@@ -166,9 +176,70 @@ def test_transformers_alone_loads_what_comes_with_its_code(build, tmp_path):
     base.save_pretrained(tmp_path / "again")
     base = transformers.AutoModel.from_pretrained(tmp_path / "again", trust_remote_code=True).eval()
     torch.testing.assert_close(base(example)[0], small.base_model(example)[0], rtol=0, atol=0)
+    other = AUTO_OTHER_HEADS[build.__name__].from_pretrained(tmp_path, trust_remote_code=True).eval()
+    torch.testing.assert_close(other.base_model(example)[0], small.base_model(example)[0], rtol=0, atol=0)
     ours = gates.from_pretrained(type(small), tmp_path).eval()
     assert type(ours) is type(small)
     torch.testing.assert_close(ours(example).logits, small(example).logits, rtol=0, atol=0)
+
+
+def from_disk(model, folder):
+    model.save_pretrained(folder)
+    return gates.from_pretrained(type(model), folder)
+
+
+@pytest.mark.usefixtures("_code_folder")
+@pytest.mark.parametrize(
+    "passed_on",
+    [lambda model, _: model, lambda model, _: copy.deepcopy(model), from_disk],
+    ids=["as it is", "copied", "loaded"],
+)
+@pytest.mark.parametrize("build", [bert, gpt2], ids=lambda build: build.__name__)
+def test_the_own_method_of_a_harvested_model_saves_what_loads_it(build, passed_on, tmp_path):
+    """Of what is saved, the weights are those of the model that saves: a copy that was changed saves itself."""
+    small, example = harvested(build)
+    model = passed_on(small, tmp_path / "before").eval()
+    with torch.no_grad():
+        model.base_model.get_input_embeddings().weight.add_(0.1)
+    model.save_pretrained(tmp_path / "after")
+    again = AUTO_CLASSES[build.__name__].from_pretrained(tmp_path / "after", trust_remote_code=True).eval()
+    torch.testing.assert_close(again(example).logits, model(example).logits, rtol=0, atol=0)
+
+
+def test_a_pickle_of_a_harvested_model_does_not_name_nupi(tmp_path):
+    small, example = harvested(gpt2)
+    stream = io.BytesIO()
+    torch.save(small, stream)
+    assert b"nupi" not in stream.getvalue()
+    stream.seek(0)
+    again = torch.load(stream, weights_only=False)
+    torch.testing.assert_close(again(example).logits, small(example).logits, rtol=0, atol=0)
+    gates.save_pretrained(again, tmp_path)
+    assert (tmp_path / "modeling_harvested.py").exists()
+
+
+@pytest.mark.usefixtures("_code_folder")
+def test_what_was_loaded_with_its_code_is_harvested_again(tmp_path):
+    small, example = harvested(bert)
+    small.save_pretrained(tmp_path / "once")
+    model = AUTO_CLASSES["bert"].from_pretrained(tmp_path / "once", trust_remote_code=True)
+    gates.attach_transformer(model)
+    with torch.no_grad():
+        for phi in gates.gate_parameters(model):
+            phi[-1] = -5.0
+    twice = gates.harvest(model, example, repeats=1).model
+    assert twice.num_parameters() < small.num_parameters()
+    twice.save_pretrained(tmp_path / "twice")
+    again = AUTO_CLASSES["bert"].from_pretrained(tmp_path / "twice", trust_remote_code=True).eval()
+    torch.testing.assert_close(again(example).logits, twice(example).logits, rtol=0, atol=0)
+
+
+def test_one_process_of_many_writes_the_code_and_a_push_is_refused_in_words(tmp_path):
+    small, _ = harvested(gpt2)
+    small.save_pretrained(tmp_path, is_main_process=False)
+    assert not (tmp_path / "modeling_harvested.py").exists()
+    with pytest.raises(ValueError, match=r"push_to_hub=True would .* call model\.push_to_hub"):
+        small.save_pretrained(tmp_path, push_to_hub=True)
 
 
 def test_no_code_is_saved_where_none_is_needed(tmp_path):

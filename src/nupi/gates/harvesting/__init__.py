@@ -28,7 +28,8 @@ from nupi.gates.harvesting.footprint import Footprint, measure
 from nupi.gates.harvesting.narrow import narrow
 from nupi.gates.harvesting.stuck import closed_channels, stuck_channels
 from nupi.gates.transformer.blocks import blocks
-from nupi.gates.transformer.pretrained import note_in_config
+from nupi.gates.transformer.noting import note_in_config
+from nupi.gates.transformer.shipping import save_with_code
 from nupi.gates.transformer.surgery import narrow_blocks, open_inputs
 
 if TYPE_CHECKING:
@@ -149,6 +150,7 @@ def harvest(
         _refuse(stuck, partial=partial)
         channels |= narrow(walk)
     note_in_config(small, stays)
+    save_with_code(small)
     gap = difference(expected, outputs(small, call, "the smaller model"))
     allowed = rounding(small) if tolerance is None else tolerance
     if not gap <= allowed:
