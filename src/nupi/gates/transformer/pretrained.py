@@ -36,8 +36,7 @@ def from_pretrained(model_class: type[Any], path: Any, **options: Any) -> Any:
         >>> model, tokens = GPT2Model(config), torch.arange(9)[None]
         >>> nupi.gates.attach_transformer(model)
         ['h.0.attn.c_proj', 'h.0.mlp.c_proj']
-        >>> nupi.gates.budget(model, tokens, parameters=0.9).fit()  # how many gates it closes
-        40
+        >>> _ = nupi.gates.budget(model, tokens, parameters=0.9).fit()
         >>> small = nupi.gates.harvest(model, tokens).model
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     small.save_pretrained(folder)
