@@ -111,14 +111,19 @@ def test_a_class_that_lacks_the_layers_is_refused(tmp_path):
 
 
 def with_widths(build, heads=None, units=None):
-    """Harvested with so many heads and units in all blocks, each block its own."""
+    """Harvested with so many heads and units in all blocks."""
     torch.manual_seed(0)
     model, example = build()
-    gates.attach_transformer(lived_in(model), heads=heads and "*", mlps=units and "*")
+    return gates.harvest(with_gates(lived_in(model), heads, units), example, repeats=1).model, example
+
+
+def with_gates(model, heads=None, units=None):
+    """With so many open in all blocks, each block its own."""
+    gates.attach_transformer(model, heads=heads and "*", mlps=units and "*")
     for layer in gates.gated_layers(model).values():
         phi = layer.gate.log_alpha.data.fill_(2.0)
         phi[torch.randperm(len(phi))[heads if layer.size > 1 else units :]] = -5.0
-    return gates.harvest(model, example, repeats=1).model, example
+    return model
 
 
 @pytest.mark.parametrize(
@@ -240,6 +245,14 @@ def test_one_process_of_many_writes_the_code_and_a_push_is_refused_in_words(tmp_
     assert not (tmp_path / "modeling_harvested.py").exists()
     with pytest.raises(ValueError, match=r"push_to_hub=True would .* call model\.push_to_hub"):
         small.save_pretrained(tmp_path, push_to_hub=True)
+
+
+@pytest.mark.parametrize("widths", [{"units": 20}, {"heads": 2}], ids=["MLPs alone", "heads"])
+def test_a_harvest_says_how_to_load_what_its_config_cannot_describe(widths):
+    torch.manual_seed(0)
+    model, example = gpt2()
+    made = gates.harvest(with_gates(model, **widths), example, repeats=1)
+    assert ("trust_remote_code=True, or with nupi.gates.from_pretrained" in str(made)) == ("heads" in widths)
 
 
 def test_no_code_is_saved_where_none_is_needed(tmp_path):

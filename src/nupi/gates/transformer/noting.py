@@ -30,10 +30,15 @@ def note_in_config(model: nn.Module, stays: dict[str, torch.Tensor]) -> None:
         setattr(config, KEY, counts)
 
 
+def noted(model: nn.Module) -> bool:
+    """Whether the config has notes of a harvest, because its own fields cannot say the widths."""
+    return bool(getattr(getattr(model, "config", None), KEY, None))
+
+
 def counts_in(config: Any, model_class: type[Any]) -> dict[str, int]:
     """How many heads or units each harvested block has left, by its name within the base model."""
-    noted: dict[str, int] = getattr(config, KEY, None) or {}
-    return {within_base(name, model_class): count for name, count in noted.items()}
+    counts: dict[str, int] = getattr(config, KEY, None) or {}
+    return {within_base(name, model_class): count for name, count in counts.items()}
 
 
 def within_base(name: str, model_class: type[Any]) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from nupi.gates.transformer import standalone
 from nupi.gates.transformer.blocks import blocks, widths
-from nupi.gates.transformer.noting import KEY, counts_in, within_base
+from nupi.gates.transformer.noting import counts_in, noted, within_base
 from nupi.gates.transformer.surgery import CHANNEL_COUNTS, GROUP_COUNTS, HEAD_COUNTS
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def save_with_code(model: Any) -> None:
     So whoever calls the method, such as a trainer, saves a folder that loads. A copy keeps this, a pickle does not: it
     can be read without nupi.
     """
-    if getattr(getattr(model, "config", None), KEY, None) and hasattr(model, "save_pretrained"):
+    if noted(model) and hasattr(model, "save_pretrained"):
         model.save_pretrained = MethodType(save_pretrained, model)
 
 
@@ -62,7 +62,7 @@ def save_pretrained(model: Any, folder: Any, **options: Any) -> None:
         raise TypeError(
             f"model is a {type(model).__name__}, which is not one of transformers; use torch.save"
         )
-    with_code = bool(getattr(model.config, KEY, None))
+    with_code = noted(model)
     if with_code and options.get("push_to_hub"):
         raise ValueError(
             "push_to_hub=True would upload the weights before the code that loads them is written; call "
