@@ -27,6 +27,7 @@ def test_the_first_snippet_runs_and_sparsifies(capsys):
 def test_the_snippet_for_transformers_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tokens = torch.randint(0, 99, (2, 5))
-    names = {"gates": gates, "tokens": tokens}
+    names = {"gates": gates, "tokens": tokens, "torch": torch}
     exec(snippets()[1], names)
     torch.testing.assert_close(names["again"].eval()(tokens).logits, names["small"](tokens).logits)
+    torch.testing.assert_close(names["program"].module()(tokens).logits, names["small"](tokens).logits)

@@ -1,11 +1,12 @@
 """Harvested transformers, saved, and loaded by nupi, as other classes, and by transformers alone."""
 
+import copy
+import io
+
 import pytest
 import torch
 import transformers
-from gates.networks import IMAGES as CONVOLUTIONS
-from gates.networks import chain, gated
-from gates.transformers_tiny import TRANSFORMERS, gpt2, lived_in
+from gates.transformers_tiny import SAYS_HEADS, TRANSFORMERS, bert, gpt2, lived_in
 from safetensors.torch import load_file, save_file
 
 from nupi import gates
@@ -19,6 +20,13 @@ OTHER_HEADS = {
 }
 
 
+AUTO_OTHER_HEADS = {
+    "bert": transformers.AutoModelForTokenClassification,
+    "distilbert": transformers.AutoModelForTokenClassification,
+    "gpt2": transformers.AutoModelForSequenceClassification,
+    "llama": transformers.AutoModelForSequenceClassification,
+    "vit": transformers.AutoModelForImageClassification,
+}
 AUTO_CLASSES = {
     "bert": transformers.AutoModelForSequenceClassification,
     "distilbert": transformers.AutoModelForSequenceClassification,
@@ -26,8 +34,6 @@ AUTO_CLASSES = {
     "llama": transformers.AutoModelForCausalLM,
     "vit": transformers.AutoModelForImageClassification,
 }
-# The configs that have a size of heads; that of ViT since transformers 5.
-SAYS_HEADS = ("llama", "vit") if int(transformers.__version__.split(".")[0]) >= 5 else ("llama",)
 
 
 def harvested(build):
@@ -105,14 +111,19 @@ def test_a_class_that_lacks_the_layers_is_refused(tmp_path):
 
 
 def with_widths(build, heads=None, units=None):
-    """Harvested with so many heads and units in all blocks, each block its own."""
+    """Harvested with so many heads and units in all blocks."""
     torch.manual_seed(0)
     model, example = build()
-    gates.attach_transformer(lived_in(model), heads=heads and "*", mlps=units and "*")
+    return gates.harvest(with_gates(lived_in(model), heads, units), example, repeats=1).model, example
+
+
+def with_gates(model, heads=None, units=None):
+    """With so many open in all blocks, each block its own."""
+    gates.attach_transformer(model, heads=heads and "*", mlps=units and "*")
     for layer in gates.gated_layers(model).values():
         phi = layer.gate.log_alpha.data.fill_(2.0)
         phi[torch.randperm(len(phi))[heads if layer.size > 1 else units :]] = -5.0
-    return gates.harvest(model, example, repeats=1).model, example
+    return model
 
 
 @pytest.mark.parametrize(
@@ -145,53 +156,6 @@ def test_a_number_of_heads_that_the_config_cannot_say_is_noted_by_block(build):
     )
 
 
-@pytest.mark.parametrize("unit", ["parameters", "flops"])
-@pytest.mark.parametrize("build", TRANSFORMERS, ids=lambda build: build.__name__)
-def test_a_uniform_fit_keeps_the_budget_and_gives_all_blocks_one_width(build, unit):
-    torch.manual_seed(0)
-    model, example = build()
-    gates.attach_transformer(model)
-    with torch.no_grad():
-        for phi in gates.gate_parameters(model):
-            phi.normal_(-1.6, 2.0)
-    before = [layer.gate.log_alpha.detach().clone() for layer in gates.gated_layers(model).values()]
-    budget = gates.budget(model, example, **{unit: 0.8})
-    moved = budget.fit(uniform=True)
-    layers = list(gates.gated_layers(model).values())
-    after = [layer.gate.is_open() for layer in layers]
-    for kind in (True, False):
-        assert (
-            len(
-                {
-                    int(each.sum())
-                    for each, layer in zip(after, layers, strict=True)
-                    if (layer.size > 1) == kind
-                }
-            )
-            == 1
-        )
-    for old, new in zip(before, after, strict=True):  # the strongest of each block stay
-        assert set(old.argsort(descending=True)[: int(new.sum())].tolist()) == set(
-            new.nonzero().flatten().tolist()
-        )
-    assert moved == sum(int((old.gt(-1.5986) != new).sum()) for old, new in zip(before, after, strict=True))
-    small = gates.harvest(model, example, repeats=1)
-    share = getattr(small.after, unit) / getattr(small.before, unit)
-    assert (
-        0.8 - 0.015 < share <= 0.8
-    )  # two units, one in each block, are at most 1.5 points of such a small network
-    assert build.__name__ not in SAYS_HEADS or not hasattr(small.model.config, "harvested")
-
-
-def test_a_uniform_fit_is_refused_where_blocks_keep_their_width_or_are_none():
-    model, example = gpt2()
-    gates.attach_transformer(model, heads="*.0.*")
-    with pytest.raises(ValueError, match="on all of its heads"):
-        gates.budget(model, example, parameters=0.9).fit(uniform=True)
-    with pytest.raises(ValueError, match="on all of its heads"):
-        gates.budget(gated(chain), CONVOLUTIONS, parameters=0.9).fit(uniform=True)
-
-
 @pytest.fixture(scope="module")
 def _code_folder(tmp_path_factory):
     """Where transformers copies code to that comes with a model: not into the user's home."""
@@ -217,9 +181,78 @@ def test_transformers_alone_loads_what_comes_with_its_code(build, tmp_path):
     base.save_pretrained(tmp_path / "again")
     base = transformers.AutoModel.from_pretrained(tmp_path / "again", trust_remote_code=True).eval()
     torch.testing.assert_close(base(example)[0], small.base_model(example)[0], rtol=0, atol=0)
+    other = AUTO_OTHER_HEADS[build.__name__].from_pretrained(tmp_path, trust_remote_code=True).eval()
+    torch.testing.assert_close(other.base_model(example)[0], small.base_model(example)[0], rtol=0, atol=0)
     ours = gates.from_pretrained(type(small), tmp_path).eval()
     assert type(ours) is type(small)
     torch.testing.assert_close(ours(example).logits, small(example).logits, rtol=0, atol=0)
+
+
+def from_disk(model, folder):
+    model.save_pretrained(folder)
+    return gates.from_pretrained(type(model), folder)
+
+
+@pytest.mark.usefixtures("_code_folder")
+@pytest.mark.parametrize(
+    "passed_on",
+    [lambda model, _: model, lambda model, _: copy.deepcopy(model), from_disk],
+    ids=["as it is", "copied", "loaded"],
+)
+@pytest.mark.parametrize("build", [bert, gpt2], ids=lambda build: build.__name__)
+def test_the_own_method_of_a_harvested_model_saves_what_loads_it(build, passed_on, tmp_path):
+    """Of what is saved, the weights are those of the model that saves: a copy that was changed saves itself."""
+    small, example = harvested(build)
+    model = passed_on(small, tmp_path / "before").eval()
+    with torch.no_grad():
+        model.base_model.get_input_embeddings().weight.add_(0.1)
+    model.save_pretrained(tmp_path / "after")
+    again = AUTO_CLASSES[build.__name__].from_pretrained(tmp_path / "after", trust_remote_code=True).eval()
+    torch.testing.assert_close(again(example).logits, model(example).logits, rtol=0, atol=0)
+
+
+def test_a_pickle_of_a_harvested_model_does_not_name_nupi(tmp_path):
+    small, example = harvested(gpt2)
+    stream = io.BytesIO()
+    torch.save(small, stream)
+    assert b"nupi" not in stream.getvalue()
+    stream.seek(0)
+    again = torch.load(stream, weights_only=False)
+    torch.testing.assert_close(again(example).logits, small(example).logits, rtol=0, atol=0)
+    gates.save_pretrained(again, tmp_path)
+    assert (tmp_path / "modeling_harvested.py").exists()
+
+
+@pytest.mark.usefixtures("_code_folder")
+def test_what_was_loaded_with_its_code_is_harvested_again(tmp_path):
+    small, example = harvested(bert)
+    small.save_pretrained(tmp_path / "once")
+    model = AUTO_CLASSES["bert"].from_pretrained(tmp_path / "once", trust_remote_code=True)
+    gates.attach_transformer(model)
+    with torch.no_grad():
+        for phi in gates.gate_parameters(model):
+            phi[-1] = -5.0
+    twice = gates.harvest(model, example, repeats=1).model
+    assert twice.num_parameters() < small.num_parameters()
+    twice.save_pretrained(tmp_path / "twice")
+    again = AUTO_CLASSES["bert"].from_pretrained(tmp_path / "twice", trust_remote_code=True).eval()
+    torch.testing.assert_close(again(example).logits, twice(example).logits, rtol=0, atol=0)
+
+
+def test_one_process_of_many_writes_the_code_and_a_push_is_refused_in_words(tmp_path):
+    small, _ = harvested(gpt2)
+    small.save_pretrained(tmp_path, is_main_process=False)
+    assert not (tmp_path / "modeling_harvested.py").exists()
+    with pytest.raises(ValueError, match=r"push_to_hub=True would .* call model\.push_to_hub"):
+        small.save_pretrained(tmp_path, push_to_hub=True)
+
+
+@pytest.mark.parametrize("widths", [{"units": 20}, {"heads": 2}], ids=["MLPs alone", "heads"])
+def test_a_harvest_says_how_to_load_what_its_config_cannot_describe(widths):
+    torch.manual_seed(0)
+    model, example = gpt2()
+    made = gates.harvest(with_gates(model, **widths), example, repeats=1)
+    assert ("trust_remote_code=True, or with nupi.gates.from_pretrained" in str(made)) == ("heads" in widths)
 
 
 def test_no_code_is_saved_where_none_is_needed(tmp_path):

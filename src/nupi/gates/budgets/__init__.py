@@ -12,6 +12,7 @@ budget.fit()                                                # from near the budg
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch  # noqa: TC002 - the example below uses it
@@ -19,6 +20,7 @@ from torch import nn  # noqa: TC002 - the example below uses it
 
 from nupi.gates.budgets.blocks import block_network
 from nupi.gates.budgets.counting import Count
+from nupi.gates.budgets.equal_widths import EqualWidths
 from nupi.gates.budgets.latency import timed
 from nupi.gates.budgets.limit import Budget
 from nupi.gates.budgets.parts import network
@@ -31,7 +33,7 @@ from nupi.gates.harvesting.footprint import flops_of
 from nupi.gates.harvesting.stuck import stuck_for_good
 from nupi.gates.transformer.blocks import blocks
 from nupi.gates.transformer.layers import GatedInput
-from nupi.gates.transformer.plain_config import sayable
+from nupi.gates.transformer.plain_config import sayable, says
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -127,7 +129,10 @@ def _structure(model: nn.Module, layers: Mapping[str, Gated]) -> dict[str, Any]:
     gated = {kinds[name] for name in layers}
     if any(kind in gated and name not in layers for name, kind in kinds.items()):
         return {"model": model}  # blocks without gates keep their widths
-    return {"model": model, "kinds": [kinds[name] for name in layers], "counts": sayable(model)}
+    return {
+        "model": model,
+        "equal": EqualWidths([kinds[name] for name in layers], sayable(model), partial(says, model)),
+    }
 
 
 def _share(model: nn.Module, call: Call, unit: str) -> Callable[[torch.Tensor], torch.Tensor]:

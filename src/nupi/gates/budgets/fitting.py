@@ -10,30 +10,16 @@ The fill matters where gates differ in size: a head of attention may be 2% of a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable
 
     Share = Callable[[torch.Tensor], torch.Tensor]
 
 NEAR = 0.001
-
-
-@dataclass(frozen=True)
-class Layer:
-    """The gates of one layer, where layers of a kind are to end with the same number of open ones.
-
-    Args:
-        kind: "heads" or "mlp".
-        gates: their numbers, the strongest first.
-    """
-
-    kind: str
-    gates: torch.Tensor
 
 
 def strongest(order: torch.Tensor, share: Share, limit: float) -> torch.Tensor:
@@ -65,47 +51,3 @@ def filled(order: torch.Tensor, share: Share, limit: float) -> torch.Tensor:
         if share(more) <= limit:
             chosen = more
     return chosen
-
-
-def uniform(
-    layers: Sequence[Layer],
-    counts: Mapping[str, Sequence[int]],
-    is_open: torch.Tensor,
-    share: Share,
-    limit: float,
-) -> torch.Tensor | None:
-    """The gates to leave open: the strongest of each layer, as many in all layers of a kind.
-
-    For every number of heads the largest number of units that fits; of these pairs the one that moves the fewest gates.
-
-    Args:
-        layers: of all gates.
-        counts: by kind, the numbers to choose from, in rising order.
-        is_open: which gates are open now.
-        share: as for `strongest`.
-        limit: of the share.
-
-    Returns:
-        The gates that stay open, or None if nothing fits.
-    """
-    kinds = list(dict.fromkeys(layer.kind for layer in layers))
-
-    def chosen(numbers: Mapping[str, int]) -> torch.Tensor:
-        return torch.cat([layer.gates[: numbers[layer.kind]] for layer in layers])
-
-    def moved(gates: torch.Tensor) -> int:
-        stays = torch.zeros_like(is_open)
-        stays[gates] = True
-        return int((stays != is_open).sum())
-
-    *first, last = kinds
-    found = []
-    for outer in [{first[0]: count} for count in counts[first[0]]] if first else [{}]:
-        low, high = 0, len(counts[last])
-        while low < high:
-            middle = (low + high + 1) // 2
-            fits = bool(share(chosen({**outer, last: counts[last][middle - 1]})) <= limit)
-            low, high = (middle, high) if fits else (low, middle - 1)
-        if low:
-            found.append(chosen({**outer, last: counts[last][low - 1]}))
-    return min(found, key=moved) if found else None

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
-from nupi.gates.budgets.fitting import Layer, filled, strongest, uniform
+from nupi.gates.budgets.equal_widths import POINT, in_words
+from nupi.gates.budgets.fitting import filled, strongest
 from nupi.gates.densities import gated_layers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable
 
+    from nupi.gates.budgets.equal_widths import EqualWidths, Widths
     from nupi.gates.hard_concrete import HardConcrete
 
 
@@ -52,13 +55,12 @@ class Budget:
         unit: str,
         limit: float,
         model: nn.Module | None = None,
-        kinds: Sequence[str] = (),
-        counts: Mapping[str, Sequence[int]] | None = None,
+        equal: EqualWidths | None = None,
     ) -> None:
         self._gates = gates
         self._share = share
         self._unchecked = model
-        self._kinds, self._counts = kinds, counts or {}
+        self._equal = equal
         self.unit, self.limit = unit, limit
         with torch.no_grad():
             everything = torch.cat([gate.is_open() for gate in gates])
@@ -93,29 +95,68 @@ class Budget:
         Args:
             uniform: leave as many heads in all blocks of a transformer, and as many MLP units, so that a config can say
                 how many (docs/gates.md has a table of the models whose own can). What is left then ends within the
-                size of one unit in every block below the limit, and more gates change.
+                size of one unit in every block below the limit, and more gates change. A warning says so if that is
+                more than a point, or if the class of the model cannot build these widths from its config.
         """
         if not uniform:
             return self._leave(filled, opening=True)
-        if not self._kinds:
+        if self._equal is None:
             raise ValueError(
                 "uniform=True is for a transformer with gates of nupi.gates.attach_transformer on all of its heads, on "
                 "all of its MLPs, or on both"
             )
-        return self._leave(self._uniform, opening=True)
+        changed = self._leave(self._uniform, opening=True)
+        self._warn_of_the_config(self._equal)
+        return changed
 
     def _uniform(self, order: torch.Tensor, share: Callable[..., torch.Tensor], limit: float) -> torch.Tensor:
-        sizes = [len(gate.log_alpha) for gate in self._gates]
-        of_layer = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes)).to(order.device)
-        layers = [Layer(kind, order[of_layer[order] == i]) for i, kind in enumerate(self._kinds)]
-        is_open = torch.cat([gate.is_open() for gate in self._gates])
-        chosen = uniform(layers, self._counts, is_open, share, limit)
-        if chosen is None:
+        equal = self._equal
+        assert equal is not None
+        opened = [int(gate.is_open().sum()) for gate in self._gates]
+        sizes = torch.tensor([len(gate.log_alpha) for gate in self._gates])
+        of_layer = torch.arange(len(sizes)).repeat_interleave(sizes).to(order.device)
+        layers = [order[of_layer[order] == i] for i in range(len(sizes))]
+        within, above = equal.around(lambda counts: float(share(equal.strongest(layers, counts))), limit)
+        if not within:
+            least = min(above, key=lambda widths: widths.share, default="the config takes no number of heads")
             raise ValueError(
-                f"{self.unit}={limit:g} cannot be kept with as many heads and units in every block; ask for more, or "
-                "call fit() without uniform=True"
+                f"uniform=True cannot keep {self.unit}={limit:g}: {least}; ask for more, or call fit() without "
+                f"uniform=True, which can go down to {self.smallest:.4f}"
             )
-        return chosen
+        chosen = equal.nearest(within, opened, limit)
+        if chosen.share < limit - POINT:
+            self._warn_of_the_gap(chosen, above)
+        return equal.strongest(layers, chosen.counts)
+
+    def _warn_of_the_gap(self, chosen: Widths, above: list[Widths]) -> None:
+        more = min(above, key=lambda widths: widths.share, default=None)
+        both = (
+            " Gates on heads and MLPs both leave more widths to choose from."
+            if len(chosen.counts) == 1
+            else ""
+        )
+        warnings.warn(
+            f"uniform=True ends {100 * (self.limit - chosen.share):.1f} points below {self.unit}={self.limit:g}: "
+            f"{chosen}{f', and {more}' if more else ''}. Call fit() without uniform=True to use the budget up.{both}",
+            stacklevel=6,
+        )
+
+    def _warn_of_the_config(self, equal: EqualWidths) -> None:
+        counts = {
+            kind: int(gate.is_open().sum()) for kind, gate in zip(equal.kinds, self._gates, strict=True)
+        }
+        if not equal.says(counts):
+            other = (
+                ", or gate its MLPs alone (attach_transformer(model, heads=None))"
+                if "heads" in counts
+                else ""
+            )
+            warnings.warn(
+                f"uniform=True leaves {in_words(counts)} in every block, which the config of this model cannot say: "
+                "the class's own from_pretrained will not load what is harvested. Equal widths bring nothing here: "
+                f"call fit() without uniform=True{other}",
+                stacklevel=3,
+            )
 
     def trim(self) -> int:
         """Close the weakest open gates until the budget is kept at test time, and say how many they were.

@@ -28,7 +28,8 @@ from nupi.gates.harvesting.footprint import Footprint, measure
 from nupi.gates.harvesting.narrow import narrow
 from nupi.gates.harvesting.stuck import closed_channels, stuck_channels
 from nupi.gates.transformer.blocks import blocks
-from nupi.gates.transformer.pretrained import note_in_config
+from nupi.gates.transformer.noting import note_in_config, noted
+from nupi.gates.transformer.shipping import save_with_code
 from nupi.gates.transformer.surgery import narrow_blocks, open_inputs
 
 if TYPE_CHECKING:
@@ -87,6 +88,11 @@ class Harvest:
             rows.append(f"{title:18}{old:>16{style}}{new:>16{style}}{new / max(old, 1e-12):>8.3f}")
         rows.append(f"largest difference of an output: {self.difference:.1e}")
         rows.extend(f"{layer}: closed channels stay, {why}" for layer, why in self.stuck.items())
+        if noted(self.model):
+            rows.append(
+                "its config cannot say these widths: once saved, load it with an auto class and "
+                "trust_remote_code=True, or with nupi.gates.from_pretrained"
+            )
         return "\n".join(rows)
 
 
@@ -149,6 +155,7 @@ def harvest(
         _refuse(stuck, partial=partial)
         channels |= narrow(walk)
     note_in_config(small, stays)
+    save_with_code(small)
     gap = difference(expected, outputs(small, call, "the smaller model"))
     allowed = rounding(small) if tolerance is None else tolerance
     if not gap <= allowed:

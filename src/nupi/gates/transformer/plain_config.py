@@ -8,6 +8,7 @@ with the same, and the model's class reads the fields, the harvested model is an
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +16,8 @@ import torch
 from nupi.gates.transformer.blocks import HEAD_SIZES, blocks
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torch import nn
 
     from nupi.gates.transformer.blocks import Block
@@ -29,6 +32,29 @@ def plain_config(model: nn.Module, config: Any) -> Any:
     units = {block.gates for block in found if block.kind == "mlp"}
     if len(heads) > 1 or len(units) > 1:
         return None
+    said, built = _built(model, config, heads, units)
+    return said if built and _sizes(built) == _sizes(model) and list(blocks(built)) == found else None
+
+
+def says(model: nn.Module, counts: Mapping[str, int]) -> bool:
+    """Whether the model's class builds blocks with so many gates, by their kind, if its config has the numbers.
+
+    Yes for a model without a config of `transformers`, which has nothing to say.
+    """
+    config, found = getattr(model, "config", None), list(blocks(model))
+    if not hasattr(config, "to_dict"):
+        return True
+    left = [replace(block, gates=counts.get(block.kind, block.gates)) for block in found]
+    heads = {_heads(model, block) for block in left if block.kind == "heads"}
+    units = {block.gates for block in left if block.kind == "mlp"}
+    _, built = _built(model, config, heads, units)
+    return built is not None and list(blocks(built)) == left
+
+
+def _built(
+    model: nn.Module, config: Any, heads: set[tuple[int, int, int]], units: set[int]
+) -> tuple[Any, nn.Module | None]:
+    """The config with these widths in its fields, and what the model's class builds from it, if it builds anything."""
     said = copy.deepcopy(config)
     try:
         for count in heads:
@@ -37,10 +63,9 @@ def plain_config(model: nn.Module, config: Any) -> Any:
             if hasattr(said, field):
                 setattr(said, field, min(units))
         with torch.device("meta"):
-            built = type(model)(type(said).from_dict(said.to_dict()))
+            return said, type(model)(type(said).from_dict(said.to_dict()))
     except Exception:  # noqa: BLE001 - of whatever kind: the class refuses these numbers
-        return None
-    return said if _sizes(built) == _sizes(model) and list(blocks(built)) == found else None
+        return said, None
 
 
 def sayable(model: nn.Module) -> dict[str, list[int]]:

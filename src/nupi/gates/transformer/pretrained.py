@@ -1,4 +1,4 @@
-"""Keep how a harvested transformer was narrowed in its config, and load it again."""
+"""Load a harvested transformer as a class of `transformers`."""
 
 from __future__ import annotations
 
@@ -7,49 +7,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nupi.gates.transformer.blocks import blocks
-from nupi.gates.transformer.plain_config import plain_config
+from nupi.gates.transformer.noting import counts_in, within_base
+from nupi.gates.transformer.shipping import save_with_code
 from nupi.gates.transformer.surgery import narrow_blocks
 
 if TYPE_CHECKING:
     from torch import nn
-
-KEY = "harvested"  # of the config
-
-
-def note_in_config(model: nn.Module, stays: dict[str, torch.Tensor]) -> None:
-    """Write into the config, which `save_pretrained` saves, how many heads or units each block has left.
-
-    In its own fields if it can say it so; else by block, for `from_pretrained` below.
-    """
-    config = getattr(model, "config", None)
-    if config is not None and hasattr(config, "to_dict"):
-        if (plain := plain_config(model, config)) is not None:
-            config.__dict__.clear()
-            config.__dict__.update(plain.__dict__)
-            config.__dict__.pop(KEY, None)
-            return
-        counts = counts_in(config, type(model))
-        counts.update({within_base(name, type(model)): int(mask.sum()) for name, mask in stays.items()})
-        setattr(config, KEY, counts)
-
-
-def counts_in(config: Any, model_class: type[Any]) -> dict[str, int]:
-    """How many heads or units each harvested block has left, by its name within the base model."""
-    noted: dict[str, int] = getattr(config, KEY, None) or {}
-    return {within_base(name, model_class): count for name, count in noted.items()}
-
-
-def within_base(name: str, model_class: type[Any]) -> str:
-    """The name that a layer has in the model without a head, which is the same for all heads."""
-    prefix = getattr(model_class, "base_model_prefix", "")
-    return name.removeprefix(f"{prefix}.") if prefix else name
 
 
 def from_pretrained(model_class: type[Any], path: Any, **options: Any) -> Any:
     """Load a harvested transformer that was saved with `save_pretrained`.
 
     Its blocks differ in width, which the config of `transformers` has no words for; so the harvest has noted the
-    widths in the config, and this builds the narrow model before the weights are loaded.
+    widths in the config, and this builds the narrow model before the weights are loaded. No code that came with the
+    weights is run.
 
     Args:
         model_class: the class of the model, such as `transformers.LlamaForCausalLM`; its base class, the same with
@@ -63,16 +34,15 @@ def from_pretrained(model_class: type[Any], path: Any, **options: Any) -> Any:
         >>> import nupi
         >>> config = GPT2Config(n_layer=1, n_head=4, n_embd=16, vocab_size=9, bos_token_id=0, eos_token_id=0)
         >>> model, tokens = GPT2Model(config), torch.arange(9)[None]
-        >>> nupi.gates.attach_transformer(model, mlps=None)
-        ['h.0.attn.c_proj']
-        >>> with torch.no_grad():
-        ...     _ = model.h[0].attn.c_proj.gate.log_alpha[1:].fill_(-5.0)  # close three of four heads
+        >>> nupi.gates.attach_transformer(model)
+        ['h.0.attn.c_proj', 'h.0.mlp.c_proj']
+        >>> _ = nupi.gates.budget(model, tokens, parameters=0.9).fit()
         >>> small = nupi.gates.harvest(model, tokens).model
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     small.save_pretrained(folder)
         ...     loaded = nupi.gates.from_pretrained(GPT2Model, folder)
-        >>> loaded.h[0].attn.num_heads, torch.equal(loaded(tokens)[0], small(tokens)[0])
-        (1, True)
+        >>> torch.equal(loaded(tokens)[0], small(tokens)[0])
+        True
     """
     made_from: Any = _concrete(model_class, path)
 
@@ -100,6 +70,7 @@ def from_pretrained(model_class: type[Any], path: Any, **options: Any) -> Any:
     model, info = Narrow.from_pretrained(path, output_loading_info=True, **options)
     model.__class__ = made_from
     _refuse_missing(model, info, path)
+    save_with_code(model)
     return (model, info) if wants_info else model
 
 
