@@ -1,7 +1,8 @@
 """What `budget.fit()` costs in accuracy, by the order in which gates are closed or opened.
 
 The networks of `gates_pruning` train under a budget on their FLOPs and stop at a share of their steps; some end on the
-budget, some far above it. Then the same network is fitted in several orders, and tested before anything trains on.
+budget, some far above it. Then the same network is fitted in several orders, harvested and tested before anything
+trains on: as it is, and after its batch norms have taken their statistics again from some batches.
 
     python -m benchmarks.gates_fit          # writes results/pruning/fit.csv
 """
@@ -10,20 +11,25 @@ from __future__ import annotations
 
 import copy
 import csv
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
+from torch.optim.swa_utils import update_bn
 
 from benchmarks.gates_pruning import SEEDS, gated
 from benchmarks.gates_report import RESULTS
 from benchmarks.gates_tasks import TASKS
 from benchmarks.gates_time import Schedule
+from nupi import gates
 from nupi.gates.budgets.fitting import filled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from nupi import gates
+    from benchmarks.gates_tasks import Task
+
+BATCHES = 50  # that batch norms see
 
 # A task, the share of its steps after which training stops, and the share of the FLOPs that is asked for.
 CASES = (("text", 0.6, 0.25), ("text", 0.3, 0.25), ("cifar", 0.6, 0.25), ("cifar", 0.35, 0.25))
@@ -57,32 +63,77 @@ def fit(budget: gates.Budget, scores: torch.Tensor) -> int:
     return int((stays != before).sum())
 
 
+def tested(task: Task, model: nn.Module) -> tuple[float, float]:
+    """The accuracy of what is harvested from a gated model: as it is, and once its batch norms have seen data."""
+    small = gates.harvest(model, task.example, repeats=1).model
+    as_it_is, generator = task.accuracy(small), torch.Generator().manual_seed(0)
+    if any(isinstance(each, nn.BatchNorm2d) for each in small.modules()):
+        update_bn([task.batch(generator) for _ in range(BATCHES)], small)
+    return round(as_it_is, 2), round(task.accuracy(small), 2)
+
+
+def rows(name: str, stop: float, asked: float, seed: int) -> Iterator[dict[str, Any]]:
+    """One training, and all orders of a fit after it."""
+    task = TASKS[name]()
+    torch.manual_seed(seed)
+    training, budget = gated(task, asked)
+    Schedule(task, seed).follow(training, stop, 1.0)
+    state = copy.deepcopy(training.model.state_dict())
+    size, distance = sizes(budget), torch.cat([gate.margin() for gate in budget._gates])
+    for order, score in {"no fit": None, **ORDERS}.items():
+        training.model.load_state_dict(state)
+        moved = 0 if score is None else fit(budget, score(distance, size))
+        accuracy, with_norms = tested(task, training.model)
+        yield {
+            "task": name,
+            "stop": stop,
+            "asked": asked,
+            "seed": seed,
+            "order": order,
+            "moved": moved,
+            "left": round(budget.realised().item(), 4),
+            "accuracy": accuracy,
+            "with_norms": with_norms,
+        }
+
+
+def read() -> list[dict[str, str]]:
+    with (RESULTS / "fit.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def table(found: list[dict[str, str]]) -> list[str]:
+    """A line for each case and order, as docs/gates.md has it: means over the seeds."""
+    lines = []
+    for name, stop, asked in CASES:
+        case = [
+            row for row in found if (row["task"], row["stop"], row["asked"]) == (name, str(stop), str(asked))
+        ]
+        for order in ("no fit", *ORDERS):
+            runs = [row for row in case if row["order"] == order]
+            left, accuracy, with_norms = (
+                sum(float(row[column]) for row in runs) / len(runs)
+                for column in ("left", "accuracy", "with_norms")
+            )
+            norms = f"{with_norms:.1f}" if name == "cifar" else "no such norms"
+            title = f"{TASKS[name].title}, {stop * TASKS[name].steps:.0f} steps"
+            lines.append(f"| {title} | {order} | {100 * left:.1f} | {accuracy:.1f} | {norms} |")
+    return lines
+
+
 def run() -> None:
     torch.set_num_threads(1)
-    rows = []
-    for name, stop, asked in CASES:
-        task = TASKS[name]()
+    made = []
+    for case in CASES:
         for seed in SEEDS:
-            torch.manual_seed(seed)
-            training, budget = gated(task, asked)
-            Schedule(task, seed).follow(training, stop, 1.0)
-            row = {"task": name, "stop": stop, "asked": asked, "seed": seed}
-            row |= {
-                "ended": round(budget.realised().item(), 3),
-                "trained": round(task.accuracy(training.model), 2),
-            }
-            state = copy.deepcopy(training.model.state_dict())
-            for order, score in ORDERS.items():
-                training.model.load_state_dict(state)
-                distance = torch.cat([gate.margin() for gate in budget._gates])
-                moved = fit(budget, score(distance, sizes(budget)))
-                accuracy = round(task.accuracy(training.model), 2)
-                rows.append({**row, "order": order, "moved": moved, "accuracy": accuracy})
-                print(rows[-1], flush=True)
+            for row in rows(*case, seed):
+                made.append(row)
+                print(row, flush=True)
     with (RESULTS / "fit.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
+        writer = csv.DictWriter(file, list(made[0]))
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows(made)
+    print("\n".join(table(read())))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import io
 import pytest
 import torch
 import transformers
-from gates.transformers_tiny import SAYS_HEADS, TRANSFORMERS, bert, gpt2, lived_in
+from gates.transformers_tiny import SAYS_HEADS, TRANSFORMERS, VERSION, bert, gpt2, lived_in
 from safetensors.torch import load_file, save_file
 
 from nupi import gates
@@ -149,10 +149,10 @@ def test_equal_widths_are_said_by_the_config_and_the_class_itself_loads_them(bui
 
 @pytest.mark.parametrize("build", TRANSFORMERS, ids=lambda build: build.__name__)
 def test_a_number_of_heads_that_the_config_cannot_say_is_noted_by_block(build):
-    """Three of Llama's four groups are six heads, which do not divide its width of 32; BERT has no size of heads."""
+    """Three of Llama's four groups are six heads. Since transformers 5, its width must be a multiple of these."""
     small, _ = with_widths(build, heads=3)
     assert hasattr(small.config, "harvested") == (
-        build.__name__ not in SAYS_HEADS or build.__name__ == "llama"
+        build.__name__ not in SAYS_HEADS or (build.__name__ == "llama" and VERSION >= 5)
     )
 
 
@@ -221,6 +221,18 @@ def test_a_pickle_of_a_harvested_model_does_not_name_nupi(tmp_path):
     torch.testing.assert_close(again(example).logits, small(example).logits, rtol=0, atol=0)
     gates.save_pretrained(again, tmp_path)
     assert (tmp_path / "modeling_harvested.py").exists()
+
+
+@pytest.mark.usefixtures("_code_folder")
+def test_a_plain_model_is_loaded_after_one_with_code(tmp_path):
+    """Before version 5, the auto class of transformers takes the class of the first for the second too."""
+    small, example = harvested(bert)
+    small.save_pretrained(tmp_path / "small")
+    AUTO_CLASSES["bert"].from_pretrained(tmp_path / "small", trust_remote_code=True)
+    plain = bert()[0].eval()
+    plain.save_pretrained(tmp_path / "plain")
+    again = AUTO_CLASSES["bert"].from_pretrained(tmp_path / "plain").eval()
+    torch.testing.assert_close(again(example).logits, plain(example).logits, rtol=0, atol=0)
 
 
 @pytest.mark.usefixtures("_code_folder")

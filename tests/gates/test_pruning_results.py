@@ -3,7 +3,7 @@
 import csv
 from pathlib import Path
 
-from benchmarks import gates_latency, gates_report
+from benchmarks import gates_fit, gates_latency, gates_report
 from benchmarks.gates_report import markdown, table
 
 ROOT = Path(__file__).parents[2]
@@ -98,3 +98,28 @@ def test_the_reasons_for_our_own_surgery_are_those_that_were_measured():
         "| Llama | equal to rounding | not back after 45 s for key-value groups |",
     ):
         assert line in guide
+
+
+def test_the_guide_has_what_a_fit_costs():
+    guide = (ROOT / "docs" / "gates.md").read_text(encoding="utf-8")
+    rows = gates_fit.read()
+    assert all(line in guide for line in gates_fit.table(rows))
+
+    def lost(task, stop, order, column):
+        """Beside the same network without a fit, as a mean over the seeds."""
+        runs = [row for row in rows if (row["task"], row["stop"]) == (task, stop)]
+        plain, fitted = (
+            [float(row[column]) for row in runs if row["order"] == each] for each in ("no fit", order)
+        )
+        assert len(plain) == len(fitted) == 3
+        return (sum(plain) - sum(fitted)) / 3
+
+    for stop in ("0.6", "0.35"):
+        assert 3 < lost("cifar", stop, "distance", "accuracy") < 4.5
+        assert 0.5 < lost("cifar", stop, "distance", "with_norms") < 1.05
+    for stop in ("0.6", "0.3"):
+        assert lost("text", stop, "distance", "accuracy") < 0.2
+    cases = [("text", "0.6"), ("text", "0.3"), ("cifar", "0.6"), ("cifar", "0.35")]
+    for order, worse, better in (("distance per size", 3, 0), ("distance times size", 1, 1)):
+        more = [lost(*case, order, "accuracy") - lost(*case, "distance", "accuracy") for case in cases]
+        assert (sum(each > 0.5 for each in more), sum(each < -0.5 for each in more)) == (worse, better)

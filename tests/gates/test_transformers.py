@@ -168,3 +168,19 @@ def test_latency_of_a_transformer(monkeypatch):
     budget = gates.budget(model, example, latency=1.0)
     budget().backward()
     assert 0 < budget.smallest < budget.realised().item() <= 1
+
+
+def test_outputs_with_the_weights_of_attention_have_fewer_heads_after_a_harvest():
+    """They are no ground to refuse it: what the model computes is compared without them."""
+    model, words = bert()
+    model.config._attn_implementation = "eager"  # the others do not give them
+    model.config.output_attentions = True
+    gates.attach_transformer(model, mlps=None)
+    with torch.no_grad():
+        for phi in gates.gate_parameters(model):
+            phi[1:] = -5.0
+    small = gates.harvest(model, words, repeats=1).model
+    found, expected = small(words), model.eval()(words)
+    assert [each.shape[1] for each in found.attentions] == [1, 1]
+    assert [each.shape[1] for each in expected.attentions] == [HEADS, HEADS]
+    torch.testing.assert_close(found.logits, expected.logits)

@@ -62,7 +62,8 @@ def vit():
 
 TRANSFORMERS = [bert, distilbert, gpt2, llama, vit]
 # The configs that have a size of heads; that of ViT since transformers 5.
-SAYS_HEADS = ("llama", "vit") if int(transformers.__version__.split(".")[0]) >= 5 else ("llama",)
+VERSION = int(transformers.__version__.split(".")[0])
+SAYS_HEADS = ("llama", "vit") if VERSION >= 5 else ("llama",)
 
 
 def lived_in(model):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -51,10 +52,10 @@ def copied(model: nn.Module) -> nn.Module:
 
 
 def outputs(model: nn.Module, call: Call, name: str = "model") -> list[torch.Tensor]:
-    """All tensors that the model gives; it is left as it was."""
+    """All tensors that the model gives and that a harvest leaves as they are; the model is left as it was."""
     try:
         with unchanged(model), torch.no_grad():
-            leaves = pytree.tree_leaves(call(model))
+            leaves = pytree.tree_leaves(_without_heads(call(model)))
     except Exception as error:  # as above
         raise HarvestError(
             f"{name} fails on the example (an input, a tuple of all arguments, or a dict of them by name), which is "
@@ -67,6 +68,17 @@ def outputs(model: nn.Module, call: Call, name: str = "model") -> list[torch.Ten
             "a model that returns tensors, or tuples, lists or dicts of them"
         )
     return tensors
+
+
+def _without_heads(output: Any) -> Any:
+    """An output of `transformers` without what it has for each head: the cache, and the weights of attention."""
+    if not isinstance(output, Mapping):
+        return output
+    return {
+        key: value
+        for key, value in output.items()
+        if key != "past_key_values" and not str(key).endswith("attentions")
+    }
 
 
 def rounding(model: nn.Module) -> float:

@@ -101,10 +101,19 @@ def _auto_classes(model: Any) -> dict[str, type[Any]]:
         mapping = getattr(auto, "_model_mapping", None)
         if isinstance(auto, type) and name.startswith("Auto") and mapping is not None:
             known = mapping.get(type(model.config), None)
-            known = known if isinstance(known, tuple | list) else [known]
-            if (chosen := next((each for each in known if each in ours), known[0])) is not None:
-                found[name] = chosen
+            classes = [
+                _plain(each) for each in (known if isinstance(known, tuple | list) else [known]) if each
+            ]
+            if classes:
+                found[name] = next((each for each in classes if each in ours), classes[0])
     return found
+
+
+def _plain(model_class: type[Any]) -> type[Any]:
+    """The class of `transformers` itself: where code came with a model, an auto class has that model's from then on."""
+    return next(
+        (each for each in model_class.__mro__ if each.__module__.startswith("transformers.")), model_class
+    )
 
 
 def _sizes(model: nn.Module) -> dict[str, Any]:

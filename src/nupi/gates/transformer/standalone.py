@@ -6,6 +6,7 @@ It needs torch and transformers alone: `AutoModel.from_pretrained(folder, trust_
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +18,16 @@ class Harvested:
 
     def __init__(self, config: Any, *arguments: Any, **options: Any) -> None:
         super().__init__(config, *arguments, **options)  # type: ignore[call-arg]
-        resize(self, config.harvested_sizes)
+        # Before version 5, transformers takes this class from then on for every model of its kind, harvested or not.
+        if sizes := getattr(config, "harvested_sizes", None):
+            resize(self, sizes)
+
+    def save_pretrained(self, folder: Any, **options: Any) -> None:
+        """Save the model, and this file with it: before version 5, transformers leaves it behind."""
+        super().save_pretrained(folder, **options)  # type: ignore[misc]
+        here, there = Path(__file__), Path(folder) / Path(__file__).name
+        if options.get("is_main_process", True) and not there.exists():
+            there.write_bytes(here.read_bytes())
 
     @classmethod
     def is_custom_code(cls) -> bool:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 HEAD_COUNTS = ("num_heads", "num_attention_heads", "n_heads")
 GROUP_COUNTS = ("num_key_value_heads",)
-CHANNEL_COUNTS = ("split_size", "all_head_size")
+# The last is of DistilBERT before transformers 5: it divides it by the number of heads.
+CHANNEL_COUNTS = ("split_size", "all_head_size", "dim")
 
 
 def open_inputs(model: nn.Module) -> dict[str, torch.Tensor]:
