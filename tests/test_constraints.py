@@ -279,3 +279,12 @@ def test_what_all_ranks_must_share_is_shown():
     assert repr(nupi.Inequality(3, restart=True, upper=2.5)) == "Inequality(3, restart=True, upper=2.5)"
     assert repr(nupi.Inequality((2, 3))) == "Inequality((2, 3))"
     assert repr(nupi.Band(2, tolerance=0.1)) == "Band(2, tolerance=0.1)"
+
+
+@pytest.mark.parametrize(
+    ("constraint", "largest"),
+    [(nupi.Equality(3), 0.75), (nupi.Inequality(3), -0.25), (nupi.Band(3, tolerance=0.5), 0.25)],
+)
+def test_the_largest_violation_is_that_of_its_kind(constraint, largest):
+    """Of -0.5, -0.75 and -0.25: the farthest from 0, the largest, and the farthest outside of the band."""
+    assert constraint.largest(torch.tensor([-0.5, -0.75, -0.25])).item() == largest

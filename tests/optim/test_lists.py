@@ -158,3 +158,13 @@ def test_an_optimizer_that_does_more_in_a_step_is_asked_each_time():
     dual = Counting(params, 0.1, 1.0)
     steps(params, dual, 0, 6)
     assert dual.count == 6
+
+
+def test_a_step_without_any_gradient_moves_nothing():
+    params = parameters()
+    dual = nupi.NuPI(params, 0.1, 1.0)
+    steps(params, dual, 0, 4)
+    before = copy.deepcopy((params, dual.state_dict()["state"]))
+    dual.zero_grad()
+    dual.step()
+    torch.testing.assert_close((params, dual.state_dict()["state"]), before, rtol=0, atol=0)
