@@ -152,6 +152,25 @@ def test_what_is_severe_is_warned_of_once_in_one_line():
     assert seen[0].filename == __file__
 
 
+@pytest.mark.parametrize("late", [True, False])
+def test_what_seems_infeasible_is_warned_of_when_it_still_does(late):
+    """A violation that does not answer at first is not worth a word until it has been looked at twice."""
+    lagrangian = nupi.Lagrangian({"c": nupi.Inequality()})
+    dual = nupi.NuPI(lagrangian.parameters(), ki=0.01)
+    monitor = nupi.Monitor(lagrangian)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for step in range(1100):
+            share = min(1.0, max(0.0, (step - 300) / 200)) if late else 0.0
+            lagrangian.ascend(dual, {"c": torch.tensor(1.0 - share)})
+            if step == 256 + 10:
+                assert [finding.kind for finding in monitor.diagnose()] == ["infeasible"]
+                assert not caught
+    assert [str(each.message).partition(":")[0] for each in caught] == (
+        [] if late else ["'c' seems infeasible"]
+    )
+
+
 def test_a_warning_that_is_an_error_ends_the_run():
     with warnings.catch_warnings():
         warnings.simplefilter("error", nupi.ConstraintWarning)

@@ -106,6 +106,7 @@ class Monitor:
         self._started = False
         self._leads = True
         self._warned: set[str] = set()
+        self._suspected: set[str] = set()  # what the last look has called infeasible
         self._handle = lagrangian.listen(self)
         if path is not None:
             atexit.register(_close, weakref.ref(self))
@@ -307,7 +308,10 @@ class Monitor:
             self._row = columns
 
     def _warn_of_severe(self) -> None:
-        new = [f for f in diagnose(self._record) if f.severity == "severe" and f.kind not in self._warned]
+        severe = [f for f in diagnose(self._record) if f.severity == "severe" and f.kind not in self._warned]
+        # What seems infeasible early is often met later, and nothing is lost by waiting for the next look.
+        suspected, self._suspected = self._suspected, {f.constraint for f in severe if f.kind == "infeasible"}
+        new = [f for f in severe if f.kind != "infeasible" or f.constraint in suspected]
         if new:
             self._warned |= {finding.kind for finding in new}
             others = {finding.constraint for finding in new} - {new[0].constraint}
