@@ -4,6 +4,8 @@ import pytest
 import torch
 
 import nupi
+from nupi.optim import self_tuned
+from nupi.optim.base import Work
 
 WIDE = torch.float64
 
@@ -78,3 +80,44 @@ def test_the_interval_is_in_a_checkpoint():
 def test_a_learning_rate_that_is_a_tensor_does_not_leap():
     found, _ = run({}, 40, lr=torch.tensor(0.5))
     assert found == [1, 2, 4, 8, 16, 32]
+
+
+def test_a_dual_step_is_measured_once_however_often_the_model_moves_in_it(monkeypatch):
+    """Also not before the first one: no multiplier has moved, so there is nothing to measure by."""
+    measured = []
+    real = self_tuned.observe
+    monkeypatch.setattr(
+        self_tuned,
+        "observe",
+        lambda dual, *args: measured.append(dual.param_groups[0]["taken"]) or real(dual, *args),
+    )
+    x = torch.zeros(2, dtype=WIDE, requires_grad=True)
+    primal = torch.optim.SGD([x], lr=0.5)
+    lagrangian = nupi.Lagrangian({"sum": nupi.Equality()}).double()
+    dual = nupi.SelfTuned(lagrangian.parameters(), steps=64, primal=primal)
+    lagrangian._observer = dual  # as after an `ascend`
+    lagrangian(x[0], {"sum": x.sum() - 1})
+    for _ in range(8):
+        lagrangian.ascend(dual, {"sum": x.sum() - 1})
+        for _ in range(3):
+            lagrangian(x[0], {"sum": x.sum() - 1}).backward()
+            primal.step()
+            primal.zero_grad()
+    assert measured == [1, 2, 4, 8]
+
+
+def test_rows_that_come_more_than_once_are_one_step_of_each():
+    """As a compiled step gives them: each with the same error every time it comes."""
+    states = []
+    for rows in ([0, 1], [0, 0, 1, 1]):
+        theta = torch.zeros(2, dtype=WIDE)
+        dual = nupi.SelfTuned([theta], steps=20, primal=torch.optim.SGD([torch.zeros(1)], lr=0.1))
+        for step in range(9):
+            error = torch.tensor([0.3, -0.1], dtype=WIDE) * (1 + step % 3)
+            index = torch.tensor(rows)
+            dual.apply([Work(dual.param_groups[0], theta, error[index], None, index)])
+            dual.state[theta]["response"].fill_(0.5)  # what a measurement would find
+        states.append({"theta": theta, **dual.state[theta]})
+    once, twice = states
+    for slot, value in once.items():
+        torch.testing.assert_close(twice[slot], value, rtol=0, atol=0, msg=slot)

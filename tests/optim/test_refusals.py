@@ -33,15 +33,43 @@ def test_a_bad_gain_is_refused_and_named(options, message):
         nupi.NuPI([torch.zeros(3)], **options)
 
 
-@pytest.mark.parametrize("beta", [1.0, -1.0, 2.0])
-def test_momentum_that_does_not_decay_is_refused(beta):
-    with pytest.raises(ValueError, match="beta must lie in"):
-        nupi.UnifiedMomentum([torch.zeros(1)], 0.1, beta)
+RANGES = {  # of every optimizer, the gains that have one, and values outside of it
+    nupi.NuPI: ({"ki": 0.1}, {"ki": [-0.1], "nu": [1.0, -1.0, 2.0], "lr": [-1.0]}),
+    nupi.PID: ({"ki": 0.1, "kp": 1.0, "kd": 0.5}, {"ki": [-0.1], "nu": [1.0, -1.0, 2.0], "lr": [-1.0]}),
+    nupi.UnifiedMomentum: ({"lr": 0.1, "beta": 0.5}, {"lr": [-0.1], "beta": [1.0, -1.0, 2.0]}),
+    nupi.SelfTuned: ({"steps": 9}, {"lr": [-1.0], "steps": [0.5], "scale": [0.0, -1.0]}),
+}
 
 
-def test_an_integer_parameter_is_refused():
+@pytest.mark.parametrize("kind", RANGES)
+def test_a_gain_outside_of_its_range_is_refused_at_first_and_on_the_way(kind):
+    options, outside = RANGES[kind]
+    for name, value in ((name, value) for name, values in outside.items() for value in values):
+        with pytest.raises(ValueError, match=rf"^{name} must (lie|be at least)"):
+            kind([torch.zeros(1)], **{**options, name: value})
+        theta = torch.zeros(1)
+        optimizer = kind([theta], **options)
+        optimizer.param_groups[0][name] = value
+        theta.grad = torch.ones(1)
+        with pytest.raises(ValueError, match=rf"^{name} must (lie|be at least)"):
+            optimizer.step()
+        assert theta.item() == 0.0
+
+
+@pytest.mark.parametrize("kind", RANGES)
+def test_an_integer_parameter_and_a_gain_that_is_no_number_are_refused(kind):
+    options, outside = RANGES[kind]
     with pytest.raises((TypeError, ValueError), match=r"floating-point|int64"):
-        nupi.NuPI([torch.zeros(3, dtype=torch.int64)], 0.1)
+        kind([torch.zeros(3, dtype=torch.int64)], **options)
+    for name in outside:
+        with pytest.raises(TypeError, match=f"{name} must be a number or a tensor, but 'fast'"):
+            kind([torch.zeros(3)], **{**options, name: "fast"})
+
+
+@pytest.mark.parametrize("name", ["steps", "scale"])
+def test_a_horizon_or_a_scale_for_each_constraint_is_refused(name):
+    with pytest.raises(TypeError, match=f"{name} must be a number, but a tensor came; use param groups"):
+        nupi.SelfTuned([torch.zeros(3)], **{"steps": 9, name: torch.full((3,), 2.0)})
 
 
 def test_a_bad_group_is_not_added():

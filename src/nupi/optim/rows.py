@@ -31,8 +31,8 @@ def move_rows(dual: DualOptimizer, work: Work) -> None:
     # Gains are gathered before they are multiplied: the cost is the rows', never the parameter's.
     numbers = {name: _gain_of_rows(group[name], work, flat, theta) for name in dual.gain_names}
     gains = dual.scaled_gains({**group, **numbers})
-    # How many steps one of a row stands for, on average.
-    group = {**group, "period": len(flat) / max(1, len(rows))}
+    # How many steps one of a row stands for, on average; in a compiled step rows may come more than once.
+    group = {**group, "period": max(1.0, len(flat) / max(1, len(rows)))}
 
     started = _started(dual, work)
     kept = dual.state.get(param, {})
