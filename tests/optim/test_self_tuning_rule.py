@@ -50,7 +50,7 @@ def drawn(seed, *, guess):
     state["curvature"] = some(sizes(-4, 1))
     state["sure"] = some(rng.random(CASES), 0.5)
     state["covariance"] = np.where(rng.random(CASES) < 0.5, -sizes(-6, 0), sizes(-6, 0))
-    # A multiplier near what it was, a slow mean near the mean, a violation near its worst, a still band: what the rules look for.
+    # A multiplier near what it was, a slow mean near the mean, a violation near its worst: what the rules look for.
     state["slow"] = np.where(
         rng.random(CASES) < 0.5, state["mean"] * rng.uniform(0.9, 1.2, CASES), state["slow"]
     )
