@@ -33,6 +33,7 @@ def drawn(seed, *, guess):
         "worst",
         "balance",
         "least",
+        "proven",
         "speed",
         "response",
         "slope",
@@ -49,10 +50,11 @@ def drawn(seed, *, guess):
     state["curvature"] = some(sizes(-4, 1))
     state["sure"] = some(rng.random(CASES), 0.5)
     state["covariance"] = np.where(rng.random(CASES) < 0.5, -sizes(-6, 0), sizes(-6, 0))
-    # A slow mean near the mean, a violation near its worst, a still band: what the rules look for.
+    # A multiplier near what it was, a slow mean near the mean, a violation near its worst: what the rules look for.
     state["slow"] = np.where(
         rng.random(CASES) < 0.5, state["mean"] * rng.uniform(0.9, 1.2, CASES), state["slow"]
     )
+    state["lagging"] = state["level"] * rng.uniform(0.3, 1.3, CASES)
     if guess:
         state["e_band"] = some(state["mean"] * signed(-2, 0.5))
         state["s_ym"] = signed(-2, 1) * np.sqrt(state["s_mm"] * state["s_yy"])
@@ -84,6 +86,7 @@ def watch(s, theta, e, steps, stride):
     s["mean"] += rate * (e - s["mean"])
     s["level"] += rate * (theta - s["level"])
     s["slow"] += min(4 * stride / steps, 1.0) * (e - s["slow"])
+    s["lagging"] += min(4 * stride / steps, 1.0) * (theta - s["lagging"])
 
 
 def retune(s, steps, stride, past, per_step, *, both, period=1.0):
@@ -92,7 +95,10 @@ def retune(s, steps, stride, past, per_step, *, both, period=1.0):
     rate = min(32 * stride / steps, 1.0)
     left = max(violation(s, both=both) - 2 * noise * sqrt(rate / (2 - rate)), 0.0)
     s["worst"] = max(s["worst"], left)
-    scale = max(s["balance"], s["least"])
+    grown = max(abs(s["level"]) / max(abs(s["lagging"]), TINY), 1.0)
+    if left > 0 and abs(s["slow"]) / grown**0.25 - 1.001 * abs(s["mean"]) > noise * sqrt(rate / (2 - rate)):
+        s["proven"] = max(s["proven"], abs(s["level"]))
+    scale = max(s["balance"], s["least"], s["proven"] / 2)
     far = abs(s["level"]) / max((4 if guess else 1) * 4 * scale, TINY)
     if s["age"] > steps and left > 0.03 * s["worst"] and far <= 1:
         s["boost"] = min(s["boost"] * exp(min(9 / steps, 0.1) * past), max(0.25 * steps / 40, 1.0))
@@ -195,6 +201,7 @@ def test_a_retuning_is_the_one_in_plain_numbers(guess, bounds, steps, stride, pe
         torch.testing.assert_close(values, wanted, rtol=1e-8, atol=1e-12, msg=lambda m, n=name: f"{n}: {m}")
     if steps == 100.0:  # the cases are not all of one kind
         shares = {"stuck": kept["stuck"] > 0, "kp": kept["kp"] > 0, "worst": kept["worst"] > 0}
+        shares["proven"] = kept["proven"] > torch.from_numpy(state["proven"])
         assert all(float(each.double().mean()) > 0.005 for each in shares.values())
 
 
@@ -218,7 +225,7 @@ def test_what_is_taken_in_is_that_in_plain_numbers():
             balance *= slope / steepest
             least = 4 / 80 * s["worst"] / new * (slope / steepest) ** 2
             least = least if balance <= 0.01 * least else 0.0
-            scale = max(s["balance"], s["least"])
+            scale = max(s["balance"], s["least"], s["proven"] / 2)
             vain = s["stuck"] > 0 and slope < 0.5 * steepest
             ratios = [(s["response"], new), (s["balance"], balance)]
             same[i] = min(

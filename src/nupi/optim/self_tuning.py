@@ -14,7 +14,9 @@ times c has c^2 times the b, and 1/c times the multiplier.
 **The size of a multiplier.** `scale` is the multiplier to expect: the one at which the constraint's gradient is as
 large as the loss's (`balance`), or, if the loss has no gradient, the one that moves the violation at the wanted speed.
 A constraint whose gradient vanishes does not make it larger: the largest gradient seen counts, and is forgotten by half
-in `steps`. Two limits are in units of it.
+in `steps`. But a model that fits its loss well has next to no gradient of it, and then far more than `balance` is
+needed. So `scale` is at least half of the largest multiplier that the violation has answered by falling. Two limits are
+in units of `scale`.
 
 **Noise.** A violation measured on a batch is its true value plus noise of size sigma, and kp sigma (times what the
 smoothing leaves) is what the multiplier then shakes by. It may shake by a tenth of `scale`. Shaking more would drown
@@ -68,13 +70,16 @@ BEYOND = 4.0  # in units of `scale`: where a multiplier is taken for too large
 ROOM = 4.0  # where `balance` is a guess from the size of the loss, it may be so much too small
 GUESSING = 0.1  # the most that kappa may be while b is a guess
 PROGRESS = 0.9  # of what a violation was steps / 4 ago: above it, a multiplier beyond `scale` pushes in vain
+ANSWER = 0.25  # to r times the multiplier, a violation that falls by r^-0.25 or more is an answer
+FALL = 1.001  # a violation that falls by less than this factor has not moved
+PROVEN = 0.5  # the share of the largest multiplier that was answered that `scale` is at least
 FAINT = 1e-11  # a `scale` below this is that of a loss without a gradient, and says nothing
 TINY = 1e-30
 
 GAINS = ("ki", "kp", "weight", "pull", "damping")  # pull = ki + damping, damping = kp weight
 NOTES = ("last", "change")
-SUMMARIES = ("age", "covariance", "mean", "level", "slow", "jump")
-JUDGED = ("worst", "boost", "stuck")
+SUMMARIES = ("age", "covariance", "mean", "level", "slow", "lagging", "jump")
+JUDGED = ("worst", "boost", "stuck", "proven")
 PLANT = ("response", "curvature", "balance", "speed", "slope", "least", "sure")
 
 
@@ -82,7 +87,8 @@ def open_(theta: torch.Tensor, state: State, e: torch.Tensor) -> None:
     """Set the state before the first step: bumpless, so that the first step knows no kick. The plant is kept."""
     for name in ("xi", "last", "mean", "slow"):
         state[name].copy_(e)
-    state["level"].copy_(theta)
+    for name in ("level", "lagging"):
+        state[name].copy_(theta)
     state["boost"].fill_(1.0)
 
 
@@ -113,7 +119,9 @@ def watch_(theta: torch.Tensor, state: State, e: torch.Tensor, steps: Gain, stri
     state["age"].add_(float(stride))
     state["mean"].lerp_(e, rate)
     state["level"].lerp_(theta, rate)
-    state["slow"].lerp_(e, at_most(SPEED * stride / steps, 1.0))
+    slowly = at_most(SPEED * stride / steps, 1.0)
+    state["slow"].lerp_(e, slowly)
+    state["lagging"].lerp_(theta, slowly)
 
 
 def retune_(
@@ -140,7 +148,9 @@ def retune_(
     noise = sigma(state)
     left = certain_violation(state, noise, steps, stride, bounds)
     torch.maximum(state["worst"], left, out=state["worst"])
-    scale, size = scale_of(state), state["level"].abs()
+    size = state["level"].abs()
+    _prove_(state, noise, left, size, smoothing(steps, stride))
+    scale = scale_of(state)
     room = ROOM if "most" in state else 1.0
     reach = (room * BEYOND * scale).clamp_(min=TINY)
     leap = torch.where(scale > FAINT, room * LEAP * scale, math.inf)
@@ -180,6 +190,19 @@ def retune_(
     torch.add(state["ki"], state["damping"], out=state["pull"])
 
 
+def _prove_(state: State, noise: torch.Tensor, left: torch.Tensor, size: torch.Tensor, rate: Gain) -> None:
+    """Remember the largest multiplier that a violation, which is not met yet, has answered.
+
+    To a multiplier r times what it was `steps` / 4 ago, a violation that falls to r^-ANSWER is an answer, if it is
+    certain by the standard error of its mean. A multiplier at rest is answered by any certain fall.
+    """
+    grown = (size / state["lagging"].abs().clamp_(min=TINY)).clamp_(min=1.0)
+    answer = grown.pow_(-ANSWER).mul_(state["slow"].abs()).sub_(state["mean"].abs(), alpha=FALL)
+    subtract_scaled_(answer, noise, _error_of_mean(rate))
+    answers = torch.minimum(answer, left).sign_().clamp_(min=0.0)
+    torch.maximum(state["proven"], answers.mul_(size), out=state["proven"])
+
+
 def _mark_stuck_(state: State, overdue: torch.Tensor, left: torch.Tensor, above: torch.Tensor) -> None:
     """Mark the violations that a multiplier beyond `scale`, by `above`, does not move any more."""
     unmoved = state["mean"].abs().sub_(state["slow"].abs(), alpha=PROGRESS)
@@ -208,15 +231,24 @@ def certain_violation(
     state: State, noise: torch.Tensor, steps: Gain, stride: float, bounds: Bounds | None
 ) -> torch.Tensor:
     """The smoothed violation less twice the standard error of its mean: noise alone is no violation."""
-    rate = smoothing(steps, stride)
     left = violation(state, bounds)
-    subtract_scaled_(left, noise, 2.0 * (rate / (2 - rate)) ** 0.5)
+    subtract_scaled_(left, noise, 2.0 * _error_of_mean(smoothing(steps, stride)))
     return left.clamp_(min=0.0)
 
 
+def _error_of_mean(rate: Gain) -> Gain:
+    """The standard error of an average, in units of the noise."""
+    return (rate / (2 - rate)) ** 0.5
+
+
 def scale_of(state: State) -> torch.Tensor:
-    """The size of multiplier to expect: `balance`, or what the first b asks for if the loss has no gradient."""
-    return torch.maximum(state["balance"], state["least"])
+    """The size of multiplier to expect.
+
+    It is `balance`, or what the first b asks for if the loss has no gradient, or half of the largest multiplier that
+    the violation has answered: whichever is largest.
+    """
+    guess = torch.maximum(state["balance"], state["least"])
+    return torch.maximum(guess, PROVEN * state["proven"])
 
 
 def sigma(state: State) -> torch.Tensor:
