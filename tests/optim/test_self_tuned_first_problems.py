@@ -80,3 +80,46 @@ def test_one_constraint_per_sample(seed, mean):
     worst, multiplier = one_constraint_per_sample(seed, mean=mean)
     assert worst < 0.84
     assert multiplier < 20
+
+
+def steep_surrogate(seed, sharpness, limit=0.15, epochs=30):
+    """A network that fits its data first, and whose rate of positive decisions is bounded through a steep sigmoid."""
+    torch.manual_seed(seed)
+    x, w = torch.randn(4_000, 10), torch.randn(10)
+    y = (x @ w + 0.5 * torch.randn(4_000) > 1).float()
+    rows = torch.utils.data.TensorDataset(x, y)
+    loader = torch.utils.data.DataLoader(rows, batch_size=128, shuffle=True)
+    model = torch.nn.Sequential(torch.nn.Linear(10, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1))
+    steps = epochs * len(loader)
+    primal = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(primal, steps)
+    lagrangian = nupi.Lagrangian({"rate": nupi.Inequality()})
+    dual = nupi.SelfTuned(lagrangian.parameters(), steps=steps // 4, primal=primal)
+    for _ in range(epochs):
+        for some, labels in loader:
+            logits = model(some).squeeze(1)
+            loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, labels)
+            soft = torch.sigmoid(sharpness * logits).mean()
+            violations = {"rate": nupi.Measured(soft - limit, (logits > 0).float().mean() - limit)}
+            lagrangian.ascend(dual, violations)
+            lagrangian(loss, violations).backward()
+            primal.step()
+            primal.zero_grad()
+            schedule.step()
+    with torch.no_grad():
+        rate = (model(x) > 0).float().mean().item()
+    return rate - limit, lagrangian.multipliers["rate"].item()
+
+
+@pytest.mark.parametrize("seed", [11, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (12, 13))])
+def test_a_steep_surrogate_on_batches(seed):
+    """The loss is nearly flat when the multiplier begins to matter; it once was taken for too large at 1."""
+    violation, _ = steep_surrogate(seed, sharpness=4.0)
+    assert violation < 0.01
+
+
+def test_a_rate_below_zero_does_not_run_away():
+    """The violation answers until no decision is positive, and then no more; gradient ascent would go on for ever."""
+    violation, multiplier = steep_surrogate(11, sharpness=1.0, limit=-0.05)
+    assert violation == pytest.approx(0.05)
+    assert multiplier < 500
