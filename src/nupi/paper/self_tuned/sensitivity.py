@@ -26,6 +26,8 @@ CONSTANTS = (
     "BEYOND",
     "LEAP",
     "PROGRESS",
+    "ANSWER",
+    "PROVEN",
 )
 TASKS = ("tumours", "diabetes")
 SEEDS = {"smoke": 1, "laptop": 1, "desk": 5}
