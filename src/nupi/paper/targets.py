@@ -20,6 +20,7 @@ MODULES: tuple[str, ...] = (
     "nupi.paper.rivals.targets",
     "nupi.paper.self_tuned.svm_cells",
     "nupi.paper.self_tuned.target",
+    "nupi.paper.self_tuned.steep",
     "nupi.paper.self_tuned.sensitivity",
     "nupi.paper.self_tuned.adult",
     "nupi.paper.self_tuned.sparsity",

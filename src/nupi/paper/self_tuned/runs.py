@@ -10,7 +10,7 @@ import torch
 
 import nupi
 from nupi.optim import self_tuning
-from nupi.paper.self_tuned import blind, networks, quadratics, seen, unseen
+from nupi.paper.self_tuned import blind, networks, quadratics, seen, steep, unseen
 from nupi.paper.self_tuned.methods import METHODS
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ TASKS: dict[str, Callable[..., Task]] = {
     "diabetes": unseen.diabetes,
     "codes": blind.codes,
     "light digits": blind.light_digits,
+    "steep": steep.steep,
 }
 
 
