@@ -191,5 +191,5 @@ def _figure(frame: pd.DataFrame, names: list[str]) -> Figure:
         yticks=range(len(names)), yticklabels=names, xlabel="positive decisions above the limit, in points"
     )
     axis.invert_yaxis()
-    axis.legend(loc="lower right")
+    axis.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2)
     return fig
