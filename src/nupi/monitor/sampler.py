@@ -76,9 +76,8 @@ class Sampler:
         self._plans: dict[tuple[tuple[str, ...], torch.device], Plan] = {}
         self._room, self._block = _VALUES, FIRST_BLOCK
         self._buffer: Buffer | None = None  # steps that show one group, and wait here instead
-        self._scratch = torch.empty(
-            0
-        )  # kept from block to block: new memory costs more than what is done in it
+        # Kept from block to block: new memory costs more than what is done in it.
+        self._scratch = torch.empty(0)
 
     @property
     def empty(self) -> bool:
