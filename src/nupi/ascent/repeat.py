@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from nupi.constraints import Constraint
 
 _NO_STATE: dict[str, torch.Tensor] = {}
+_FEW = 4  # tensors of state
 
 
 class Place:
@@ -34,11 +35,12 @@ class Place:
         "constraint",
         "dtype",
         "group",
+        "ids",
         "kept",
+        "many",
         "name",
         "number",
         "pointer",
-        "several",
         "shape",
         "state",
         "theta",
@@ -51,16 +53,15 @@ class Place:
         self.number, self.group = number, dual.param_groups[number]
         self.state = dict(dual.state.get(move.multiplier, _NO_STATE))
         self.kept = [*self.state.values()]
-        self.several = all(tensor.numel() > 1 for tensor in self.kept)
+        self.ids = [*map(id, self.kept)]
+        self.many = len(self.kept) > _FEW and all(tensor.numel() > 1 for tensor in self.kept)
 
     def same(self, state: Iterable[torch.Tensor]) -> bool:
-        """Whether these are the very tensors of the state that was found.
+        """Whether these are the very tensors of a state of many that was found.
 
-        Lists compare by identity first, five times as fast as `is` one by one. Two tensors of several numbers that are
-        not the same have no one answer, and torch raises.
+        Lists compare by identity first, five times as fast as a list of identities is made. Two tensors of several
+        numbers that are not the same have no one answer, and torch raises.
         """
-        if not self.several:
-            return [*map(id, state)] == [*map(id, self.kept)]
         try:
             return [*state] == self.kept
         except RuntimeError:
@@ -87,7 +88,12 @@ class Place:
             or constraint.bounds is not self.bounds
             or dual.param_groups[self.number] is not group
             or not group["maximize"]
-            or not self.same(dual.state.get(theta, _NO_STATE).values())
+            # The tensors are kept alive here, so that no other one can have the identity of one of them.
+            or (
+                not self.same(dual.state.get(theta, _NO_STATE).values())
+                if self.many
+                else [*map(id, dual.state.get(theta, _NO_STATE).values())] != self.ids
+            )
         ):
             return None
         values = given.detach()
