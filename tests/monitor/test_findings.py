@@ -178,6 +178,21 @@ def test_a_warning_that_is_an_error_ends_the_run():
             scalar_run(0.2, 0.0)
 
 
+def test_who_asks_what_is_wrong_gets_an_answer_and_no_warning(tmp_path):
+    """A block of steps that still waits is taken in then, and would be warned of, or raise if that is asked for."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", nupi.ConstraintWarning)
+        monitor, _ = scalar_run(0.2, 0.0, 210)
+        assert [finding.kind for finding in monitor.diagnose()] == ["oscillating"]
+        monitor, _ = scalar_run(0.2, 0.0, 210)
+        assert "oscillates" in monitor.explain()
+        monitor, _ = scalar_run(0.2, 0.0, 210)
+        monitor.report(tmp_path / "run.html")
+        monitor, _ = scalar_run(0.2, 0.0, 210)
+        with pytest.raises(nupi.ConstraintWarning, match="oscillates"):
+            monitor.close()
+
+
 def test_a_healthy_run_is_quiet():
     monitor, left = scalar_run(0.02, 1.0)
     assert monitor.diagnose() == []
