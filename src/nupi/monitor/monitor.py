@@ -205,7 +205,7 @@ class Monitor:
         self._flush(warns=self._warns)
 
     def _read(self) -> Record:
-        """The record for what says itself what is wrong, and so does not warn of it (or raise, if that is asked for)."""
+        """The record, for who will say what is wrong: a warning that is an error must not come in its place."""
         self._flush(warns=False)
         return self._record
 

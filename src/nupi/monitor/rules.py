@@ -26,7 +26,7 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True)
 class Case:
-    """One constraint's run, and its gains as far as they are known (nan where not)."""
+    """One constraint's run, and its gains as they are set, as far as they are known (nan where not)."""
 
     place: str
     steps: torch.Tensor
@@ -38,7 +38,16 @@ class Case:
     ki: float
     kp: float
     nu: float
+    lr: float = 1.0  # multiplies ki and kp
     self_tuned: bool = False
+    plain: str = (
+        ""  # the name of an optimizer that has a step size and no ki, such as SGD: its ki here is its lr
+    )
+
+    @property
+    def step_size(self) -> str:
+        """What the user calls ki."""
+        return "lr" if self.plain else "ki"
 
     @property
     def size(self) -> float:
