@@ -145,7 +145,7 @@ def capped(case: Case) -> Finding | None:
     if case.upper is None:
         return None
     late = slice(len(case.e) // 2, None)
-    share = float((case.theta[late] >= case.upper * (1 - 1e-6)).double().mean())
+    share = float((case.theta[late] >= case.upper - 1e-6 * abs(case.upper)).double().mean())
     violation = float(case.e[late].mean())
     if share < 0.2 or violation <= 0:
         return None
