@@ -153,6 +153,19 @@ def test_limits_hold_and_are_found_to_be_the_reason(side, high):
     assert (finding.constraint, finding.kind) == ("x", "capped")
 
 
+def test_a_coefficient_at_its_limit_in_the_log_domain_is_found_and_the_advice_is_about_the_coefficient():
+    """The logarithm of a limit below 1 is negative."""
+    for high, more in ((0.5, "5"), (2.0, "20")):
+        coefficient = nupi.Coefficient(at_most=0.01, steps=100, log=True, limits=(1e-3, high))
+        run(coefficient, 800)
+        assert coefficient.value.item() == pytest.approx(high)
+        (finding,) = coefficient.diagnose()
+        assert finding.kind == "capped"
+        assert (
+            finding.advice == f"Raise the upper one of limits, {high:g}, to {more} say, or loosen the target"
+        )
+
+
 def test_a_target_that_cannot_be_reached_is_a_finding_and_one_that_is_reached_is_none():
     coefficient = nupi.Coefficient(at_most=-1.0, steps=50)
     x = torch.tensor(1.0)

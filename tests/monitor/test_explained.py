@@ -119,9 +119,9 @@ def test_a_band_is_recorded_as_the_two_inequalities_that_it_is():
 # --- gradients --------------------------------------------------------------------------------------------------------
 
 
-def trained(violations_of, x, lr, steps=600, ki=0.1, names=("c",)):
+def trained(violations_of, x, lr, steps=600, ki=0.1, names=("c",), size=()):
     """A run on f(x) = |x|^2 / 20, its monitor, and the violations of where it ended, with their graph."""
-    lagrangian = nupi.Lagrangian({name: nupi.Inequality() for name in names})
+    lagrangian = nupi.Lagrangian({name: nupi.Inequality(*size) for name in names})
     dual = nupi.NuPI(lagrangian.parameters(), ki=ki)
     monitor = nupi.Monitor(lagrangian)
     primal = torch.optim.SGD([x], lr=lr)
@@ -158,6 +158,25 @@ def test_two_constraints_that_contradict_each_other_are_opposed():
     for name, opponent in (("low", "high"), ("high", "low")):
         said = findings[name].evidence
         assert f"push the other way, '{opponent}' most of all (the cosine of the gradients is -1.00)" in said
+
+
+@pytest.mark.parametrize("idle", [1, 40])
+def test_what_opposes_a_constraint_of_its_own_group_is_named_by_its_place(idle):
+    """Of a group that is too large to look at one by one, the group is named."""
+    x = torch.tensor([0.3, 2.0], requires_grad=True)
+    monitor, violations = trained(
+        lambda x: {"c": torch.cat([x[:1] + 1, x[1:].expand(idle) - 9, 1 - x[:1]])},
+        x,
+        0.2,
+        size=(idle + 2,),
+    )
+    (finding,) = monitor.diagnose(violations)
+    assert (finding.kind, finding.constraint) == ("infeasible", "c[0]")
+    opponent = "c[2]" if idle == 1 else "c"
+    assert (
+        f"push the other way, '{opponent}' most of all (the cosine of the gradients is -1.00)"
+        in finding.evidence
+    )
 
 
 def test_a_model_that_hardly_moves_is_slow_and_not_infeasible():

@@ -2,6 +2,7 @@
 
 import re
 import warnings
+from functools import partial
 
 import pytest
 import torch
@@ -64,10 +65,17 @@ def test_the_plain_loop_of_the_generator_is_the_library(momentum, adam):
 
 def scalar_run(ki, kp, steps=1500, monitored=True, **options):
     """min x^2 / 20 subject to x = 1 or x >= 1, by gradient descent: an oscillator with b = lr and little damping."""
+    return run_under(
+        partial(nupi.NuPI, ki=ki, kp=kp, init="ema", form="velocity"), steps, monitored, **options
+    )
+
+
+def run_under(make_dual, steps=1500, monitored=True, **options):
+    """The same under any dual optimizer."""
     x = torch.zeros(1, dtype=torch.float64, requires_grad=True)
     kind = options.pop("kind", nupi.Equality)
     lagrangian = nupi.Lagrangian({"level": kind(init=torch.zeros(1).double())})
-    dual = nupi.NuPI(lagrangian.parameters(), ki=ki, kp=kp, init="ema", form="velocity")
+    dual = make_dual(lagrangian.parameters())
     primal = torch.optim.SGD([x], lr=0.05)
     monitor = nupi.Monitor(lagrangian, **options) if monitored else None
     for _ in range(steps):
@@ -116,6 +124,45 @@ def test_where_nobody_sets_gains_the_advice_names_none():
     assert finding.kind in {"oscillating", "diverging"}
     assert "twice the steps" in finding.advice
     assert not re.search(r"\b(ki|kp|nu)\b", finding.advice)
+
+
+@pytest.mark.parametrize("lr", [0.1, 4.0])
+def test_advice_is_in_the_gains_that_are_set_whatever_lr_multiplies_them(lr):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", nupi.ConstraintWarning)
+        monitors = [run_under(partial(nupi.NuPI, ki=0.2 / lr, lr=lr)), run_under(partial(nupi.NuPI, ki=0.2))]
+    (finding,), (usual,) = (monitor.diagnose() for monitor, _ in monitors)
+    kp, usual_kp = (
+        float(re.search(r"Kp is 0: raise it to about ([\d.e+-]+\d)", f.advice)[1]) for f in (finding, usual)
+    )
+    assert kp * lr == pytest.approx(usual_kp, rel=0.01)
+    better, _ = run_under(partial(nupi.NuPI, ki=0.2 / lr, kp=kp, lr=lr))
+    assert better.diagnose() == []
+
+
+def test_advice_on_slowness_is_in_the_gains_that_are_set():
+    (usual,) = run_under(partial(nupi.NuPI, ki=1e-5))[0].diagnose()
+    (finding,) = run_under(partial(nupi.NuPI, ki=1e-3, lr=1e-2))[0].diagnose()
+    assert (usual.kind, finding.kind) == ("slow", "slow")
+    ki, usual_ki = (float(re.search(r"to about ([\d.e+-]+\d)", f.advice)[1]) for f in (finding, usual))
+    assert finding.advice.startswith("Raise ki from 0.001 to")
+    assert ki / 100 == pytest.approx(usual_ki, rel=0.01)
+
+
+def test_advice_for_an_optimizer_without_kp_can_be_followed():
+    ascent = partial(torch.optim.SGD, maximize=True)
+    (finding,) = run_under(partial(ascent, lr=0.2), warn=False)[0].diagnose()
+    said = re.fullmatch(
+        r"Use nupi.NuPI in place of SGD, with ki about (\S+) and kp about (\S+)", finding.advice
+    )
+    ki, kp = map(float, said.groups())
+    assert run_under(partial(nupi.NuPI, ki=ki, kp=kp))[0].diagnose() == []
+    (finding,) = run_under(partial(ascent, lr=1e-5))[0].diagnose()
+    assert finding.kind == "slow"
+    assert finding.advice.startswith("Raise lr from 1e-05 to about ")
+    (finding,) = run_under(partial(torch.optim.Adam, lr=1e-5, maximize=True))[0].diagnose()
+    assert finding.kind == "slow"
+    assert finding.advice.startswith("Raise lr tenfold")
 
 
 @pytest.mark.parametrize("every", [2, 5])
@@ -176,6 +223,21 @@ def test_a_warning_that_is_an_error_ends_the_run():
         warnings.simplefilter("error", nupi.ConstraintWarning)
         with pytest.raises(nupi.ConstraintWarning, match="oscillates"):
             scalar_run(0.2, 0.0)
+
+
+def test_who_asks_what_is_wrong_gets_an_answer_and_no_warning(tmp_path):
+    """A block of steps that still waits is taken in then, and would be warned of, or raise if that is asked for."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", nupi.ConstraintWarning)
+        monitor, _ = scalar_run(0.2, 0.0, 210)
+        assert [finding.kind for finding in monitor.diagnose()] == ["oscillating"]
+        monitor, _ = scalar_run(0.2, 0.0, 210)
+        assert "oscillates" in monitor.explain()
+        monitor, _ = scalar_run(0.2, 0.0, 210)
+        monitor.report(tmp_path / "run.html")
+        monitor, _ = scalar_run(0.2, 0.0, 210)
+        with pytest.raises(nupi.ConstraintWarning, match="oscillates"):
+            monitor.close()
 
 
 def test_a_healthy_run_is_quiet():

@@ -231,6 +231,14 @@ def test_one_optimizer_of_two():
     assert "nupi/a/violation" not in monitor.latest()
 
 
+def test_an_optimizer_without_multipliers_is_refused():
+    """The model's optimizer, given by mistake, would leave an empty record, and an empty record has no findings."""
+    lagrangian = nupi.Lagrangian({"a": nupi.Equality()})
+    primal = torch.optim.Adam([torch.zeros(2, requires_grad=True)])
+    with pytest.raises(ValueError, match=r"dual \(Adam\) holds no multiplier of this Lagrangian"):
+        nupi.Monitor(lagrangian, primal)
+
+
 def test_gains_are_noted_when_they_change():
     lagrangian = nupi.Lagrangian({"a": nupi.Equality(), "b": nupi.Equality(2)})
     a, b = (lagrangian.get_parameter(name) for name in "ab")
@@ -303,7 +311,13 @@ def test_a_frame():
 
 
 @pytest.mark.parametrize(
-    ("options", "message"), [({"every": 0}, "every"), ({"keep": 2.5}, "keep"), ({"log": 3}, "log must be")]
+    ("options", "message"),
+    [
+        ({"every": 0}, "every"),
+        ({"keep": 2.5}, "keep"),
+        ({"log": 3}, "log must be"),
+        ({"path": 3}, "path must be"),
+    ],
 )
 def test_bad_arguments_are_named(options, message):
     with pytest.raises((TypeError, ValueError), match=message):

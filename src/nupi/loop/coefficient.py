@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
@@ -95,6 +96,7 @@ class Coefficient:
             low = None if high is None else -high
         else:
             low = low or 0.0
+        self._high = math.inf if high is None else math.exp(high) if log else high
         constraint = _Limited(Bounds(low, high, both=side == "at"), start)
         if low is None and high is None:
             constraint.bounds = None
@@ -141,7 +143,14 @@ class Coefficient:
         Ask at the end, or after a few times `steps`: before that a metric may still be on its way. In the log domain
         the multiplier that a finding speaks of is the logarithm of the coefficient, and violations are relative.
         """
-        return self._monitor.diagnose()
+        return [self._advised(finding) for finding in self._monitor.diagnose()]
+
+    def _advised(self, finding: Finding) -> Finding:
+        """The bound of the multiplier is the upper one of `limits` here."""
+        if finding.kind != "capped":
+            return finding
+        raised = f"Raise the upper one of limits, {self._high:.3g}, to {10 * self._high:.3g} say"
+        return replace(finding, advice=f"{raised}, or loosen the target")
 
     def state_dict(self) -> dict[str, Any]:
         """All that `load_state_dict` needs to go on bit for bit."""

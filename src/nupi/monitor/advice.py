@@ -46,11 +46,18 @@ def against_swing(case: Case, swing: Swing) -> str:
         )
     frequency = swing.frequency
     ki, kp = critical_gains(case.ki, case.kp, frequency, swing.damping)
+    if case.plain:
+        return _instead(case.plain, ki, kp)
     change = f"kp is {short(case.kp)}: raise it to about {short(kp)}"
     if ki < case.ki:
         change = f"ki is {short(case.ki)}: lower it to about {short(ki)}"
         change += f", with kp about {short(kp)} (now {short(case.kp)})"
     return change[0].upper() + change[1:]
+
+
+def _instead(plain: str, ki: float, kp: float) -> str:
+    """For an optimizer that has no kp."""
+    return f"Use nupi.NuPI in place of {plain}, with ki about {short(ki)} and kp about {short(kp)}"
 
 
 def critical_gains(ki: float, kp: float, frequency: float, damping: float) -> tuple[float, float]:
@@ -67,11 +74,13 @@ def against_divergence(case: Case, swing: Swing | None) -> str:
     """Smaller gains; by theory where a swing tells how strong the answer is."""
     if swing is not None and case.ki > 0.0:
         ki, kp = critical_gains(case.ki, case.kp, swing.frequency, swing.damping)
+        if case.plain:
+            return _instead(case.plain, min(ki, case.ki / 2), kp)
         less = f"Set ki to about {short(min(ki, case.ki / 2))} (now {short(case.ki)})"
         return f"{less} and kp to about {short(kp)} (now {short(case.kp)})"
     if case.ki > 0.0:
         too = f" and kp from {short(case.kp)} to {short(case.kp / 10)}" if case.kp > 0.0 else ""
-        less = f"Lower ki from {short(case.ki)} to {short(case.ki / 10)}{too}"
+        less = f"Lower {case.step_size} from {short(case.ki)} to {short(case.ki / 10)}{too}"
         return f"{less}; if it still grows, lower the step size of the model"
     return "Lower the step size of the dual optimizer tenfold; if it still grows, that of the model"
 
@@ -87,12 +96,13 @@ def against_infeasibility(answer: Answer) -> str:
 def against_slowness(case: Case, answer: Answer) -> str:
     """A ki that would have met the constraint in a quarter of these steps, by the answer that was seen."""
     steps = float(case.steps[-1] - case.steps[0])
-    if case.ki > 0.0 and answer.whole > answer.error:
-        ki = 4.0 * _SETTLE / (answer.whole * steps)
+    if case.ki > 0.0 and case.lr > 0.0 and answer.whole > answer.error:
+        ki = 4.0 * _SETTLE / (answer.whole * steps) / case.lr
         if ki > case.ki:
-            return f"Raise ki from {short(case.ki)} to about {short(ki)}"
+            return f"Raise {case.step_size} from {short(case.ki)} to about {short(ki)}"
     now = f" from {short(case.ki)}" if case.ki > 0.0 else ""
-    return f"Raise ki{now} tenfold, or train longer; if the violation still does not answer, it may be infeasible"
+    more = f"Raise {case.step_size}{now} tenfold, or train longer"
+    return f"{more}; if the violation still does not answer, it may be infeasible"
 
 
 def against_noise(case: Case, seen: Jitter) -> str:
@@ -112,6 +122,8 @@ def against_noise(case: Case, seen: Jitter) -> str:
 
 def against_overshoot(case: Case, share: float, where: int) -> str:
     """More damping: the damping ratio by the size of the overshoot, the frequency by when it came."""
+    if case.plain and (not case.ki > 0.0 or share >= 1.0):
+        return "Lower lr, or use nupi.NuPI with kp > 0, which damps the swing"
     if not case.ki > 0.0 or share >= 1.0:
         return 'Raise kp, lower ki, or start gently with init="bumpless"'
     fall = -math.log(share)
@@ -119,8 +131,10 @@ def against_overshoot(case: Case, share: float, where: int) -> str:
     steps = max(1.0, float(case.steps[where] - case.steps[0]))
     frequency = math.pi / steps / math.sqrt(1.0 - damping**2)
     ki, kp = critical_gains(case.ki, case.kp, frequency, damping)
+    if kp > case.kp and case.plain:
+        return _instead(case.plain, ki, kp)
     if kp > case.kp:
         return f"Raise kp from {short(case.kp)} to about {short(kp)}" + (
             f", with ki {short(ki)}" if ki < case.ki else ""
         )
-    return f"Lower ki from {short(case.ki)} to about {short(case.ki / 4)}"
+    return f"Lower {case.step_size} from {short(case.ki)} to about {short(case.ki / 4)}"

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from nupi.monitor.finding import SEVERITIES, Finding
-from nupi.monitor.gains import effective
+from nupi.monitor.gains import as_set
 from nupi.monitor.rules import Case, judge_case
 
 if TYPE_CHECKING:
     from nupi.monitor.columns import Group
-    from nupi.monitor.record import Record, Series
+    from nupi.monitor.record import GainHistory, Record, Series
 
 _SPARSE = 512  # of more constraints than this that have a name of their own, only the worst are judged
 
@@ -95,11 +95,10 @@ def _judged(record: Record) -> list[Group]:
 
 def _of_group(record: Record, group: Group) -> list[Finding]:
     history = record.gains_of(group.name)
-    gains = (math.nan, math.nan, math.nan) if history is None else effective(history.latest, history.kind)
-    self_tuned = history is not None and history.kind == "SelfTuned"
+    set_to = {} if history is None else _gains(history)
     found: list[Finding] = []
     for series in record.series(group):
-        found += judge_case(_case(series, gains, self_tuned=self_tuned))
+        found += judge_case(_case(series, set_to))
     if group.indices is not None:
         # Of a large group only the worst were followed: that these are inactive is for the extremes to say.
         found = [finding for finding in found if finding.kind != "inactive"] + _inactive(record, group)
@@ -118,11 +117,19 @@ def _inactive(record: Record, group: Group) -> list[Finding]:
     ]
 
 
-def _case(series: Series, gains: tuple[float, float, float], *, self_tuned: bool) -> Case:
+def _gains(history: GainHistory) -> dict[str, Any]:
+    """The gains as a `Case` has them, and who sets them."""
+    ki, kp, nu, lr = as_set(history.latest, history.kind)
+    self_tuned = history.kind == "SelfTuned"
+    plain = "" if self_tuned or "ki" in history.latest else history.kind
+    return {"ki": ki, "kp": kp, "nu": nu, "lr": lr, "self_tuned": self_tuned, "plain": plain}
+
+
+def _case(series: Series, gains: dict[str, Any]) -> Case:
     group = series.group
     alone = group.size == 1
     parts = (series.place, series.steps, series.violation, series.multiplier, group.inequality, alone)
-    return Case(*parts, group.upper, *gains, self_tuned)
+    return Case(*parts, group.upper, **(dict.fromkeys(("ki", "kp", "nu"), math.nan) | gains))
 
 
 def _told_together(group: Group, findings: list[Finding]) -> list[Finding]:

@@ -88,14 +88,14 @@ def _numbers(group: dict[str, Any]) -> dict[str, Value]:
     }
 
 
-def effective(gains: Mapping[str, float], kind: str) -> tuple[float, float, float]:
-    """Ki, kp and nu as the multiplier feels them: `lr` multiplied in. Nan where there is no such gain.
+def as_set(gains: Mapping[str, float], kind: str) -> tuple[float, float, float, float]:
+    """Ki, kp and nu as they are set, and the `lr` that multiplies the first two. Nan where there is no such gain.
 
     Gradient ascent (torch's SGD) has the integral gain `lr`.
     """
     lr = gains.get("lr", 1.0)
     if "ki" in gains:
-        return lr * gains["ki"], lr * gains.get("kp", 0.0), gains.get("nu", 0.0)
+        return gains["ki"], gains.get("kp", 0.0), gains.get("nu", 0.0), lr
     if kind == "SGD" and not gains.get("momentum"):
-        return lr, 0.0, 0.0
-    return math.nan, math.nan, math.nan
+        return lr, 0.0, 0.0, 1.0
+    return math.nan, math.nan, math.nan, 1.0

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from nupi.monitor.advice import short
+from nupi.monitor.columns import WHOLE
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -31,6 +32,8 @@ class Gradient(NamedTuple):
     """The cosine of its gradient with the push of all other constraints, as far as that is as strong; else 0."""
     opponent: str = ""
     """The group that pushes most against it, if others do."""
+    number: int | None = None
+    """Which constraint of that group pushes most, if the group is small enough to look at each."""
 
     @property
     def small(self) -> bool:
@@ -70,16 +73,22 @@ def confirm(
         name = columns.group_of(finding.constraint)
         if finding.kind == "infeasible" and name in errors:
             index = columns.groups[name].index_of(finding.constraint)
-            told.append(_confirmed(finding, measure(errors, lagrangian.multipliers, name, index)))
+            seen = measure(errors, lagrangian.multipliers, name, index)
+            told.append(_confirmed(finding, seen, _named(seen, columns)))
         else:
             told.append(finding)
     return told
 
 
-def _confirmed(finding: Finding, seen: Gradient) -> Finding:
+def _named(seen: Gradient, columns: Columns) -> str:
+    group = columns.groups.get(seen.opponent)
+    return seen.opponent if group is None or seen.number is None else group.place(seen.number)
+
+
+def _confirmed(finding: Finding, seen: Gradient, opponent: str) -> Finding:
     if seen.opposed:
         why = (
-            f"other constraints push the other way, {seen.opponent!r} most of all (the cosine of the gradients is "
+            f"other constraints push the other way, {opponent!r} most of all (the cosine of the gradients is "
             f"{seen.against:.2f})"
         )
     elif seen.reach == 0.0:
@@ -131,7 +140,22 @@ def measure(
     seen = Gradient(abs(float(one.detach())), reach, against if pushing > 0.5 * pushed else 0.0)
     if not seen.opposed:
         return seen
-    return seen._replace(opponent=min(errors, key=lambda key: _dot(own, pushes([key]))))
+    group = min(errors, key=lambda key: _dot(own, pushes([key])))
+    skip = index if group == name else None
+    return seen._replace(
+        opponent=group, number=_most_against(own, multipliers[group].detach() * errors[group], leaves, skip)
+    )
+
+
+def _most_against(
+    own: Sequence[torch.Tensor], pushes: torch.Tensor, leaves: Sequence[torch.Tensor], skip: int | None
+) -> int | None:
+    """The one of these that pushes most against `own`, but for number `skip`; None if there are too many to look at."""
+    each = pushes.reshape(-1)
+    if len(each) > WHOLE:
+        return None
+    numbers = [number for number in range(len(each)) if number != skip]
+    return min(numbers, key=lambda number: _dot(own, _gradients(each[number], leaves)))
 
 
 def _gradients(value: torch.Tensor | int, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import sys
 import time
 import warnings
@@ -31,7 +32,6 @@ from nupi.monitor.report import write_report
 from nupi.monitor.sampler import Sampler
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Sequence
 
     import pandas as pd
@@ -98,6 +98,13 @@ class Monitor:
             raise TypeError(f"dual must be a torch optimizer, or None for all, but {dual!r} came")
         if not hasattr(lagrangian, "listen"):
             raise TypeError(f"lagrangian must be a nupi.Lagrangian, but {lagrangian!r} came")
+        if dual is not None and not _share(lagrangian, dual):
+            raise ValueError(
+                f"dual ({type(dual).__name__}) holds no multiplier of this Lagrangian, so there would be nothing to "
+                "record; give the optimizer that ascend gets"
+            )
+        if path is not None and not isinstance(path, (str, os.PathLike)):
+            raise TypeError(f"path must be a folder's name, a str or a path, but {path!r} came")
         self._log = None if log is None else as_log(log)
         self._dual, self._every, self._path, self._warns = dual, every, path, warn
         self._lagrangian = lagrangian
@@ -155,7 +162,7 @@ class Monitor:
                 infeasible is called so only if the gradient of the constraint is small, or others oppose it. The
                 graph is kept: `backward` can still be called.
         """
-        found = diagnose(self.record)
+        found = diagnose(self._read())
         return (
             found
             if violations is None
@@ -167,7 +174,7 @@ class Monitor:
 
         Empty if nothing was recorded, or if nothing is severe and no constraint was asked for by name.
         """
-        return explain(self.record, names)
+        return explain(self._read(), names)
 
     def frame(self) -> pd.DataFrame:
         """The steps that are kept in full, as a data frame: a row a step, a column a number. Needs pandas."""
@@ -175,7 +182,7 @@ class Monitor:
 
     def report(self, path: str | os.PathLike[str]) -> None:
         """Write the run to one HTML file that needs nothing else: a verdict, plots, findings, a table."""
-        write_report(self.record, path)
+        write_report(self._read(), path)
 
     def state_dict(self) -> dict[str, Any]:
         """The record, for a checkpoint: a run that is resumed with it has one record."""
@@ -195,9 +202,17 @@ class Monitor:
 
     def flush(self) -> None:
         """Have everything recorded that was seen; waits for a device that is behind."""
+        self._flush(warns=self._warns)
+
+    def _read(self) -> Record:
+        """The record, for who will say what is wrong: a warning that is an error must not come in its place."""
+        self._flush(warns=False)
+        return self._record
+
+    def _flush(self, *, warns: bool) -> None:
         if not self._sampler.empty:
             self._block(None)
-        self._receive(wait=True)
+        self._receive(wait=True, warns=warns)
 
     def close(self) -> None:
         """Record what was seen, and stop listening."""
@@ -223,7 +238,7 @@ class Monitor:
         full = self._sampler.take(self._count, step.moves)
         if full or self._log is not None or (self._path is not None and time.monotonic() > self._due):
             self._block(step.dual)
-            self._receive(wait=False)
+            self._receive(wait=False, warns=self._warns)
 
     def _start(self) -> None:
         self._started = True
@@ -248,7 +263,7 @@ class Monitor:
         self._arrivals.append((steps, changes, Arrival([rows, *held])))
         self._due = time.monotonic() + _SECONDS
 
-    def _receive(self, *, wait: bool) -> None:
+    def _receive(self, *, wait: bool, warns: bool) -> None:
         """Take in what has arrived."""
         while self._arrivals and (wait or self._arrivals[0][2].ready()):
             steps, changes, arrival = self._arrivals.popleft()
@@ -262,7 +277,7 @@ class Monitor:
             self._to_disk(partial(Writer.add, rows=rows, gains=changed))
             if self._log is not None:
                 self._hand_over(rows.tolist())
-            if self._warns and self._leads and len(self._record) >= self._check:
+            if warns and self._leads and len(self._record) >= self._check:
                 self._check = int(_NEXT_CHECK * len(self._record))
                 self._warn_of_severe()
 
@@ -322,6 +337,12 @@ class Monitor:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+
+
+def _share(lagrangian: Lagrangian, dual: torch.optim.Optimizer) -> bool:
+    """Whether the optimizer holds any of the multipliers."""
+    held = {id(param) for group in dual.param_groups for param in group["params"]}
+    return any(id(multiplier) in held for multiplier in lagrangian.parameters())
 
 
 def _warn(message: str, kind: type[Warning] = RuntimeWarning) -> None:

@@ -26,7 +26,7 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True)
 class Case:
-    """One constraint's run, and its gains as far as they are known (nan where not)."""
+    """One constraint's run, and its gains as they are set, as far as they are known (nan where not)."""
 
     place: str
     steps: torch.Tensor
@@ -38,7 +38,16 @@ class Case:
     ki: float
     kp: float
     nu: float
+    lr: float = 1.0  # multiplies ki and kp
     self_tuned: bool = False
+    plain: str = (
+        ""  # the name of an optimizer that has a step size and no ki, such as SGD: its ki here is its lr
+    )
+
+    @property
+    def step_size(self) -> str:
+        """What the user calls ki."""
+        return "lr" if self.plain else "ki"
 
     @property
     def size(self) -> float:
@@ -136,7 +145,7 @@ def capped(case: Case) -> Finding | None:
     if case.upper is None:
         return None
     late = slice(len(case.e) // 2, None)
-    share = float((case.theta[late] >= case.upper * (1 - 1e-6)).double().mean())
+    share = float((case.theta[late] >= case.upper - 1e-6 * abs(case.upper)).double().mean())
     violation = float(case.e[late].mean())
     if share < 0.2 or violation <= 0:
         return None

@@ -150,7 +150,12 @@ class Expression:
     def __getitem__(self, which: int | slice) -> Expression:
         from nupi.rates.algebra import Chosen
 
-        chosen = range(self.size)[which]
+        try:
+            chosen = range(self.size)[which]
+        except IndexError:
+            raise IndexError(
+                f"entry {which} was asked for, but there are {self.size}, from 0 to {self.size - 1}"
+            ) from None
         return Chosen(self, tuple(chosen) if isinstance(chosen, range) else (chosen,))
 
     def __len__(self) -> int:
@@ -205,6 +210,13 @@ class Expression:
 
     def __ge__(self, bound: Expression | float) -> Constraint:
         return (self - bound).at_least(0.0) if isinstance(bound, Expression) else self.at_least(bound)
+
+    def __lt__(self, other: object) -> NoReturn:
+        raise TypeError(
+            "a constraint on rates is written with <= or >=; the larger of some is stack(...).max()"
+        )
+
+    __gt__ = __lt__
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, (int, float)):
