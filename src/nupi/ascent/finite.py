@@ -69,7 +69,7 @@ class NonFiniteMultiplierError(NonFiniteViolationError):
         "a step on the violations of {which}, which are finite, would make the multipliers or their state overflow; "
         "every multiplier and all controller state stay as they were."
     )
-    _advice = "Divide the violation by its scale, or lower the gains"
+    _advice = "Divide the violation by its scale, or lower the gains (with SelfTuned: give more steps)"
 
 
 def not_finite(moves: Iterable[Move], tensors: Iterable[Iterable[torch.Tensor]]) -> list[str]:
