@@ -83,9 +83,9 @@ def self_tuned(errors, theta, steps, scale, lr=None, low=-math.inf, high=math.in
     fast, slow, keep = min(1, 8 * w0), min(0.5, w0 / 2), math.exp(-w0)
     u, xi, mean, last, level = theta, errors[0], errors[0], errors[0], theta
     change = cov = worst = most = b = sure = band = jump = 0.0
-    boost, s = 1.0, [0.0] * 6
-    e_fast = e_slow = errors[0]
-    m_fast = m_slow = theta
+    boost, proven, s = 1.0, 0.0, [0.0] * 6
+    e_fast = e_slow = trail = errors[0]
+    m_fast = m_slow = lagging = theta
 
     def size(x):
         return abs(x) if low == -math.inf else max(x, 0.0)
@@ -97,6 +97,7 @@ def self_tuned(errors, theta, steps, scale, lr=None, low=-math.inf, high=math.in
         jump = max(jump * math.exp(-min(1, w0)), abs(change))
         mean += rate * (e - mean)
         level += rate * (theta - level)
+        trail, lagging = trail + min(1, w0) * (e - trail), lagging + min(1, w0) * (theta - lagging)
         sigma = math.sqrt(max(0.0, -cov / (1 - math.exp(-max(1, t - 2) / 32))))
         # What is known of the plant.
         before, cause = band, m_fast - m_slow
@@ -126,6 +127,10 @@ def self_tuned(errors, theta, steps, scale, lr=None, low=-math.inf, high=math.in
         # The gains.
         left = max(0.0, size(mean) - 2 * sigma * math.sqrt(rate / (2 - rate)))
         worst = max(worst, left)
+        risen = max(1.0, abs(level) / max(abs(lagging), 1e-30))
+        if left > 0 and abs(trail) * risen**-0.25 > 1.001 * abs(mean) + sigma * math.sqrt(rate / (2 - rate)):
+            proven = max(proven, abs(level))
+        balance = max(balance, proven / 2)
         far = abs(level) / max(16 * balance, 1e-30)
         if t > steps and left > 0.03 * worst and far <= 1:
             boost = min(boost * math.exp(min(8 / steps, 0.1)), max(1, 0.25 * steps / 40))

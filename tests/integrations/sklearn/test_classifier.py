@@ -173,7 +173,8 @@ def test_what_cannot_be_met_is_said():
 def test_a_group_that_has_no_positive_rows_is_left_out_and_named():
     labels = np.where(SENSITIVE["race"] == "c", "no", Y)
     with pytest.warns(
-        UserWarning, match="'equal_opportunity': no rows for true positive rate, race 0; .*race 1"
+        UserWarning,
+        match="'equal_opportunity': no rows for true positive rate, race 0 - .*race 2.*; .*race 1 - ",
     ):
         model = classifier({"equal_opportunity": 0.05}, max_steps=100).fit(
             X, labels, sensitive_features=SENSITIVE["race"]
