@@ -293,6 +293,7 @@ TARGETS = {
     "sparsity-bisection": 4,
     "sparsity-time": 8,
     "self-tuned-sparsity": 4,
+    "self-tuned-layerwise": 4,
 }
 
 
