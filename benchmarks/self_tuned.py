@@ -1,4 +1,4 @@
-"""What gains that find themselves cost: an ascend of 70 constraints, a training step with them, and one of the small CNN.
+"""What gains that find themselves cost: an ascend of 70 constraints, a whole training step, and one of the small CNN.
 
 Between measurements `SelfTuned` finds new gains every 120 steps here; the mean over 120 steps is compared with NuPI's.
 A measurement is timed by itself, in units of a training step, and spread over a training of four times `steps`. How
