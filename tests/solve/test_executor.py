@@ -44,10 +44,21 @@ def here():
     return run()
 
 
-@pytest.fixture
-def pool():
+def new_pool():
     # Spawned: the process that runs the tests has threads, which a fork would not bring along.
-    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as made:
+    return ProcessPoolExecutor(2, mp_context=get_context("spawn"))
+
+
+@pytest.fixture(scope="module")
+def pool():
+    """Workers for all tests that leave them alive: starting them costs more than the tests."""
+    with new_pool() as made:
+        yield made
+
+
+@pytest.fixture
+def mortal_pool():
+    with new_pool() as made:
         yield made
 
 
@@ -99,16 +110,16 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_a_worker_that_is_killed_costs_its_chunk_and_no_more(pool, here, folder):
-    found = run(partial(die_once, path=folder), executor=pool)
+def test_a_worker_that_is_killed_costs_its_chunk_and_no_more(mortal_pool, here, folder):
+    found = run(partial(die_once, path=folder), executor=mortal_pool)
     assert (folder / "died").exists()
     assert_same(found, here)
 
 
 @pytest.mark.nightly
-def test_a_chunk_that_kills_every_worker_is_given_up(pool, folder):
+def test_a_chunk_that_kills_every_worker_is_given_up(mortal_pool, folder):
     with pytest.raises(dispatch.LostWorkerError, match=r"lost with its worker 4 times.*checkpoint="):
-        run(partial(die_always, path=folder), executor=pool, chunk=12)
+        run(partial(die_always, path=folder), executor=mortal_pool, chunk=12)
     assert len((folder / "deaths").read_text()) == 4
 
 

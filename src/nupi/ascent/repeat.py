@@ -110,7 +110,7 @@ class Repeat:
     Use `Repeat.of`, which knows which steps can be.
     """
 
-    __slots__ = ("_batches", "_copies", "_dual", "_gains_seen", "_places", "_storages", "_undoing")
+    __slots__ = ("_batches", "_copies", "_dual", "_gains_seen", "_moving", "_places", "_storages", "_undoing")
 
     def __init__(self, dual: DualOptimizer, places: list[Place]) -> None:
         self._dual, self._places, self._gains_seen = dual, places, dual.gains_seen
@@ -122,6 +122,10 @@ class Repeat:
         number = {id(place.theta): i for i, place in enumerate(places)}
         self._batches = [
             (batch, [number[id(work.param)] for work in batch.works]) for batch in dual.batches(ready)
+        ]
+        self._moving = [
+            (batch.theta, batch.state, which, batch.works[0].group, batch.works[0].bounds)
+            for batch, which in self._batches
         ]
         self._copies: dict[int, torch.Tensor] = {}
         self._undoing: dict[frozenset[str], tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
@@ -215,18 +219,9 @@ class Repeat:
             written, spare = self._undoing.get(still) or self._prepare_undoing(still)
             torch._foreach_copy_(spare, written)
             kept, copies = written, spare  # from here on; an interrupt before must not put old copies back
-            for batch, which in self._batches:
-                group = batch.works[0].group
-                e = [errors[i] for i in which] if isinstance(batch.theta, list) else errors[which[0]]
-                dual.move(
-                    batch.theta,
-                    batch.state,
-                    e,
-                    dual.scaled_gains(group),
-                    group,
-                    batch.works[0].bounds,
-                    first=False,
-                )
+            for theta, state, which, group, bounds in self._moving:
+                e = [errors[i] for i in which] if isinstance(theta, list) else errors[which[0]]
+                dual.move(theta, state, e, dual.scaled_gains(group), group, bounds, first=False)
         except BaseException:
             for tensor, copy in zip(kept, copies, strict=True):
                 tensor.copy_(copy)

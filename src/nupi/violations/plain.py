@@ -6,6 +6,7 @@ the two cases that need no more than that; whoever needs more, or gave something
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MANY = 8  # groups from which on one product of all of them is faster than one for each
+
+_KIND = attrgetter("dtype", "layout", "device")
 
 
 def plain_total(
@@ -32,27 +35,24 @@ def plain_total(
         multipliers: all multipliers of the problem, by constraint name.
         constraints: all constraints of the problem.
     """
-    thetas, vectors = [], []
     for name, given in violations.items():
         constraint = constraints.get(name)
-        if type(given) is not torch.Tensor or constraint is None:
+        if type(given) is not torch.Tensor or constraint is None or not given.requires_grad:
             return None
-        theta, kind = multipliers[name], type(constraint)
-        if (
-            given.shape != constraint.shape
-            or given.dim() != 1
-            or not given.requires_grad
-            or given.dtype is not theta.dtype
-            or given.device != theta.device
-            or given.layout is not torch.strided
-            or kind.term is not Constraint.term
-            or kind.errors is not Constraint.errors
+        kind = type(constraint)
+        if kind.term is not Constraint.term or kind.errors is not Constraint.errors:
+            return None
+    if len(violations) >= MANY:
+        thetas, vectors = [*map(multipliers.__getitem__, violations)], [*violations.values()]
+        # All are joined to one vector, which would also take what is of another shape or dtype.
+        if len({*map(_KIND, thetas), *map(_KIND, vectors)}) == 1 and all(
+            vector.dim() == 1 and vector.shape == theta.shape
+            for theta, vector in zip(thetas, vectors, strict=True)
         ):
-            return None
-        thetas.append(theta)
-        vectors.append(given)
-    if len(vectors) >= MANY and len({(theta.dtype, theta.device) for theta in thetas}) == 1:
-        return loss + torch.dot(torch.cat(thetas), torch.cat(vectors))
-    for theta, vector in zip(thetas, vectors, strict=True):
-        loss = loss + torch.dot(theta, vector)
+            return loss + torch.dot(torch.cat(thetas), torch.cat(vectors))
+    try:
+        for name, given in violations.items():
+            loss = loss + torch.dot(multipliers[name], given)
+    except RuntimeError:  # they are no two vectors of one size, dtype and device
+        return None
     return loss
