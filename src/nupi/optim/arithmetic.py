@@ -12,16 +12,19 @@ if TYPE_CHECKING:
     from nupi.rule import Gain
 
 
-def number(value: Gain, like: torch.Tensor) -> torch.Tensor:
+def number(value: Gain, like: torch.Tensor) -> Gain:
     """A number as an operand for tensors like this one; a tensor is returned as it is.
 
     Torch makes a tensor of a number at every operation, which takes longer than the operation. This one is kept.
     """
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, torch.Tensor) or being_traced():
         return value
-    if torch.compiler.is_compiling():  # its graph must not hold a tensor that was made outside of it
-        return torch.tensor(value, dtype=like.dtype, device=like.device)
     return _kept(float(value), like.dtype, like.device)
+
+
+def being_traced() -> bool:
+    """Whether operations are written down, by a compiler or for a sweep: what is kept must stay out of that."""
+    return torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0
 
 
 @lru_cache(maxsize=1024)

@@ -50,7 +50,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
-from nupi.optim.arithmetic import at_least, at_most, exp, number, times
+from nupi.optim.arithmetic import at_least, at_most, being_traced, exp, number, times
 from nupi.rule import subtract_scaled_
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def watch_(theta: torch.Tensor, state: State, e: torch.Tensor, steps: Gain, stri
 def _smooth_(state: State, names: tuple[str, str], e: torch.Tensor, theta: torch.Tensor, rate: Gain) -> None:
     """Take the violation and the multiplier into their averages."""
     averages = [state[name] for name in names]
-    if isinstance(rate, torch.Tensor):
+    if isinstance(rate, torch.Tensor) or being_traced():  # a sweep knows no operation on lists
         for average, newest in zip(averages, (e, theta), strict=True):
             average.lerp_(newest, rate)
     else:
@@ -175,7 +175,7 @@ def retune_(
     b = times((state["response"] * gone).div_(relaxed), lasting).clamp(min=TINY)
     soft = (state["age"] * number(2.0 / steps * SOFT, scale)).clamp_(max=SOFT)
     top, wanted = times(state["speed"], per_step), number(SPEED / steps, scale)
-    speed = torch.minimum(torch.where(top > number(0.0, scale), top, wanted), wanted)
+    speed = at_most(torch.where(top > number(0.0, scale), top, wanted), wanted)
     w = times(torch.mul(speed, state["boost"]).mul_(soft), period)
     quiet = (b * scale).mul_(number(SHAKING, scale)).div_(noise.clamp_(min=TINY))
     half = number(0.5, scale)
@@ -210,7 +210,7 @@ def _prove_(state: State, noise: torch.Tensor, left: torch.Tensor, size: torch.T
     grown = (size / state["lagging"].abs().clamp_(min=TINY)).clamp_(min=1.0)
     answer = grown.pow_(-ANSWER).mul_(state["slow"].abs()).sub_(state["mean"].abs(), alpha=FALL)
     subtract_scaled_(answer, noise, _error_of_mean(rate))
-    answers = torch.minimum(answer, left).gt_(number(0.0, size))
+    answers = torch.minimum(answer, left).sign_().clamp_(min=0.0)
     torch.maximum(state["proven"], answers.mul_(size), out=state["proven"])
 
 
@@ -218,7 +218,7 @@ def _mark_stuck_(state: State, overdue: torch.Tensor, left: torch.Tensor, above:
     """Mark the violations that a multiplier beyond `scale`, by `above`, does not move any more."""
     unmoved = state["mean"].abs().sub_(state["slow"].abs(), alpha=PROGRESS)
     stuck = torch.minimum(torch.minimum(unmoved, above), torch.minimum(left, overdue))
-    torch.gt(stuck, number(0.0, stuck), out=state["stuck"])
+    state["stuck"].copy_(stuck.sign_().clamp_(min=0.0))
 
 
 def _hurry_(
@@ -229,7 +229,7 @@ def _hurry_(
     late = torch.minimum(torch.minimum(unmet, below), overdue) > number(0.0, left)
     most = at_least(0.25 * steps / (10 * SPEED), 1.0)
     faster = number(exp(at_most(URGENCY / steps, 0.1) * past), left)
-    grown = torch.minimum(state["boost"] * faster, number(most, left))
+    grown = at_most(state["boost"] * faster, number(most, left))
     state["boost"].copy_(torch.where(late, grown, state["boost"]))
 
 
