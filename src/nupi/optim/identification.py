@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from nupi.optim.self_tuning import BEYOND, PATIENCE, ROOM, SPEED, TINY, at_most, exp, violation
+from nupi.optim.arithmetic import at_most, exp
+from nupi.optim.self_tuning import BEYOND, PATIENCE, ROOM, SPEED, TINY, violation
 
 if TYPE_CHECKING:
     from nupi.constraints import Bounds

@@ -267,9 +267,11 @@ class SelfTuned(DualOptimizer):
         assert isinstance(theta, torch.Tensor)
         assert isinstance(e, torch.Tensor)
         kept: Any = state
-        lr, phase, period = gains["lr"], options["phase"], _period(options)
-        if first or torch.compiler.is_compiling() or period > 1.0:
-            phase, options = RETUNING, {**options, "stride": period}
+        lr, phase = gains["lr"], options["phase"]
+        if first or "period" in options or torch.compiler.is_compiling():
+            period = _period(options)
+            if first or period > 1.0 or torch.compiler.is_compiling():
+                phase, options = RETUNING, {**options, "stride": period}
         if first:
             self_tuning.open_(theta, kept, e)
             if not options["measured"]:

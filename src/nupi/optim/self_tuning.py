@@ -39,8 +39,8 @@ third root of time, and b follows no further down. Nor do b and `scale` follow t
 lost half of its slope, while a multiplier beyond `scale` does not move its violation any more.
 
 All functions work elementwise on tensors of one shape, in place, and never look at a value. `steps` is a number, or a
-tensor that broadcasts to the multipliers. With few constraints an operation costs what its call does, and two to three
-times that if one operand is a number: hence `sign` for "above 0", and the smallest of several for "all above 0".
+tensor that broadcasts to the multipliers. With few constraints an operation costs what its call does: hence `number`
+for operands that are numbers, and the smallest of several for "all above 0".
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
+from nupi.optim.arithmetic import at_least, at_most, being_traced, exp, number, times
 from nupi.rule import subtract_scaled_
 
 if TYPE_CHECKING:
@@ -110,18 +111,25 @@ def watch_(theta: torch.Tensor, state: State, e: torch.Tensor, steps: Gain, stri
         steps: the horizon of the rule.
         stride: how many steps this one stands for.
     """
-    rate = smoothing(steps, stride)
     before = state["change"].clone()
     note_(state, e)
     state["covariance"].lerp_(before.mul_(state["change"]), 1 / 32)
-    fading = exp(at_most(SPEED * stride / steps, 1.0) * -1.0)
-    torch.maximum(state["jump"].mul_(fading), state["change"].abs(), out=state["jump"])
-    state["age"].add_(float(stride))
-    state["mean"].lerp_(e, rate)
-    state["level"].lerp_(theta, rate)
     slowly = at_most(SPEED * stride / steps, 1.0)
-    state["slow"].lerp_(e, slowly)
-    state["lagging"].lerp_(theta, slowly)
+    fading = exp(slowly * -1.0)
+    torch.maximum(state["jump"].mul_(number(fading, e)), state["change"].abs(), out=state["jump"])
+    state["age"].add_(number(float(stride), e))
+    _smooth_(state, ("mean", "level"), e, theta, smoothing(steps, stride))
+    _smooth_(state, ("slow", "lagging"), e, theta, slowly)
+
+
+def _smooth_(state: State, names: tuple[str, str], e: torch.Tensor, theta: torch.Tensor, rate: Gain) -> None:
+    """Take the violation and the multiplier into their averages."""
+    averages = [state[name] for name in names]
+    if isinstance(rate, torch.Tensor) or being_traced():  # a sweep knows no operation on lists
+        for average, newest in zip(averages, (e, theta), strict=True):
+            average.lerp_(newest, rate)
+    else:
+        torch._foreach_lerp_(averages, (e, theta), rate)
 
 
 def retune_(
@@ -152,40 +160,43 @@ def retune_(
     _prove_(state, noise, left, size, smoothing(steps, stride))
     scale = scale_of(state)
     room = ROOM if "most" in state else 1.0
-    reach = (room * BEYOND * scale).clamp_(min=TINY)
-    leap = torch.where(scale > FAINT, room * LEAP * scale, math.inf)
-    overdue = state["age"] - steps
+    reach = (scale * number(room * BEYOND, scale)).clamp_(min=TINY)
+    leap = torch.where(
+        scale > number(FAINT, scale), scale * number(room * LEAP, scale), number(math.inf, scale)
+    )
+    overdue = state["age"] - number(steps, scale)
     _hurry_(state, steps, past, overdue, left, reach - size)
     _mark_stuck_(state, overdue, left, size - scale)
 
     lasting = per_step * period
-    relaxed = _times(state["curvature"], lasting).clamp(min=1e-6)
+    relaxed = times(state["curvature"], lasting).clamp(min=1e-6)
     kept = relaxed.neg()
     gone = torch.expm1(kept).neg_()  # 1 - alpha
-    b = _times((state["response"] * gone).div_(relaxed), lasting).clamp(min=TINY)
-    soft = (state["age"] * (2.0 / steps * SOFT)).clamp_(max=SOFT)
-    top = _times(state["speed"], per_step)
-    speed = at_most(torch.where(top > 0, top, SPEED / steps), SPEED / steps)
-    w = _times(torch.mul(speed, state["boost"]).mul_(soft), period)
-    quiet = (b * scale).mul_(SHAKING).div_(noise.clamp_(min=TINY))
+    b = times((state["response"] * gone).div_(relaxed), lasting).clamp(min=TINY)
+    soft = (state["age"] * number(2.0 / steps * SOFT, scale)).clamp_(max=SOFT)
+    top, wanted = times(state["speed"], per_step), number(SPEED / steps, scale)
+    speed = at_most(torch.where(top > number(0.0, scale), top, wanted), wanted)
+    w = times(torch.mul(speed, state["boost"]).mul_(soft), period)
+    quiet = (b * scale).mul_(number(SHAKING, scale)).div_(noise.clamp_(min=TINY))
+    half = number(0.5, scale)
     # kappa sqrt(weight / (2 - weight)) <= quiet: kappa itself where there is no smoothing, sqrt(2 kappa^3) where much.
-    allowed = torch.maximum(quiet, quiet.square().mul_(0.5).pow_(1.0 / 3.0))
+    allowed = torch.maximum(quiet, quiet.square().mul_(half).pow_(1.0 / 3.0))
     # Less than 2 w would not damp a constraint on its way; one that is met need not be hurried.
     damped = torch.add(w, w).mul_(left.sign())
-    kappa = torch.minimum(kept.exp_().mul_(FAST_POLE), torch.maximum(allowed, damped))
+    kappa = torch.minimum(kept.exp_().mul_(number(FAST_POLE, scale)), torch.maximum(allowed, damped))
     # kappa weight jump <= b leap: kappa itself where there is no smoothing, 4 kappa^2 where much.
     free = (b * leap).div_(state["jump"].clamp(min=TINY))
-    kappa = torch.minimum(kappa, torch.maximum(free, free.sqrt().mul_(0.5)))
+    kappa = torch.minimum(kappa, torch.maximum(free, free.sqrt().mul_(half)))
     if "most" in state:  # b is a guess until it has been identified, and may be too small
         kappa = torch.where(state["sure"] > 0, kappa, kappa.clamp(max=GUESSING))
     w = torch.minimum(w, torch.lerp(gone, kappa, 0.5)).clamp_(max=0.5)
     ki = (gone + kappa).sub_(w).clamp_(min=0.0).mul_(w)
-    ki.div_(torch.addcmul(b, b, (size / reach).square_())).div_(1.0 - w)
+    ki.div_(torch.addcmul(b, b, (size / reach).square_())).div_(number(1.0, scale) - w)
     ki = torch.minimum(ki, leap.div_(torch.maximum(state["jump"], left).clamp_(min=TINY)))
     known = state["response"].sign()
     torch.mul(ki, known, out=state["ki"])
     torch.mul(kappa / b, known, out=state["kp"])
-    torch.neg(torch.expm1(-4.0 * kappa), out=state["weight"])
+    torch.neg(torch.expm1(kappa * number(-4.0, scale)), out=state["weight"])
     torch.mul(state["kp"], state["weight"], out=state["damping"])
     torch.add(state["ki"], state["damping"], out=state["pull"])
 
@@ -215,9 +226,10 @@ def _hurry_(
 ) -> None:
     """After `steps`, speed up while a violation is not met, unless its multiplier is too large: `below` its limit."""
     unmet = torch.sub(left, state["worst"], alpha=PATIENCE)
-    late = torch.minimum(torch.minimum(unmet, below), overdue) > 0
+    late = torch.minimum(torch.minimum(unmet, below), overdue) > number(0.0, left)
     most = at_least(0.25 * steps / (10 * SPEED), 1.0)
-    grown = at_most(state["boost"] * exp(at_most(URGENCY / steps, 0.1) * past), most)
+    faster = number(exp(at_most(URGENCY / steps, 0.1) * past), left)
+    grown = at_most(state["boost"] * faster, number(most, left))
     state["boost"].copy_(torch.where(late, grown, state["boost"]))
 
 
@@ -248,7 +260,7 @@ def scale_of(state: State) -> torch.Tensor:
     the violation has answered: whichever is largest.
     """
     guess = torch.maximum(state["balance"], state["least"])
-    return torch.maximum(guess, PROVEN * state["proven"])
+    return torch.maximum(guess, state["proven"] * number(PROVEN, guess))
 
 
 def sigma(state: State) -> torch.Tensor:
@@ -256,35 +268,11 @@ def sigma(state: State) -> torch.Tensor:
 
     The average starts at 0, with the second change; what it lacks at the start is divided out.
     """
-    pairs = (state["age"] - 2.0).clamp_(min=1.0)
-    return (state["covariance"] / pairs.mul_(-1 / 32).expm1_()).clamp_(min=0.0).sqrt_()
+    age = state["age"]
+    pairs = (age - number(2.0, age)).clamp_(min=1.0)
+    return (state["covariance"] / pairs.mul_(number(-1 / 32, age)).expm1_()).clamp_(min=0.0).sqrt_()
 
 
 def smoothing(steps: Gain, stride: float) -> Gain:
     """The weight of the newest number in an average."""
     return at_most(SMOOTHING * stride / steps, 1.0)
-
-
-# --- arithmetic on a number or a tensor ---
-
-
-def _times(x: torch.Tensor, number: float) -> torch.Tensor:
-    """X times a number; x itself if that is 1, as it mostly is."""
-    return x if number == 1.0 else x * number
-
-
-def at_most(x: Gain, most: Gain) -> Gain:
-    """The smaller of two, each a number or a tensor."""
-    if isinstance(x, torch.Tensor):
-        return torch.minimum(x, most) if isinstance(most, torch.Tensor) else x.clamp(max=most)
-    return most.clamp(max=x) if isinstance(most, torch.Tensor) else min(x, most)
-
-
-def at_least(x: Gain, least: float) -> Gain:
-    """The larger of two."""
-    return x.clamp(min=least) if isinstance(x, torch.Tensor) else max(x, least)
-
-
-def exp(x: Gain) -> Gain:
-    """e^x."""
-    return torch.exp(x) if isinstance(x, torch.Tensor) else math.exp(x)
