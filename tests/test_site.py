@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import pkgutil
 import re
 import subprocess
@@ -278,3 +279,12 @@ def test_every_figure_has_a_text_for_those_who_cannot_see_it() -> None:
         for text, image in re.findall(r"!\[(.*?)\]\((\S+?)\)", page.read_text()):
             assert len(text) > 20, f"{page.name}: {image} has the alternative text {text!r}"
             assert (page.parent / image).exists(), f"{page.name} shows {image}, which is not there"
+
+
+@pytest.mark.parametrize("notebook", sorted((DOCS / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
+def test_every_figure_of_a_notebook_has_such_a_text(notebook: Path) -> None:
+    for cell in json.loads(notebook.read_text())["cells"]:
+        shown = [output for output in cell.get("outputs", []) if "image/png" in output.get("data", {})]
+        assert not shown or len(cell["metadata"].get("alt", "")) > 20, (
+            f"describe it in `alt`: {cell['source']}"
+        )
