@@ -27,11 +27,19 @@ Size: TypeAlias = "int | Sequence[int]"
 class Bounds(NamedTuple):
     """Where multipliers may be. Dual optimizers, `ascend`, `minimize` and `sweep` all project by this class.
 
-    Args:
+    After a step, theta = min(upper, max(lower, theta)).
+
+    Attributes:
         lower: the least value, or None.
         upper: the greatest value, or None.
         restart: whether a multiplier goes back to `lower` where its error is negative.
         both: whether an error of either sign is a violation, as for an equality; by default one above 0 is.
+
+    Example:
+        >>> theta = torch.tensor([-0.5, 0.5, 9.0])
+        >>> Bounds(lower=0.0, upper=5.0).project_(theta, torch.zeros(3))
+        >>> theta
+        tensor([0.0000, 0.5000, 5.0000])
     """
 
     lower: float | None = 0.0
@@ -65,9 +73,28 @@ class Bounds(NamedTuple):
 class Constraint:
     """A group of constraints of one kind. Use `Equality`, `Inequality` or `Band`, or write a kind of your own.
 
+    A subclass says which errors e(c) a violation c gives its multipliers (`errors`), and between which `bounds` they
+    stay. With that, L(x, theta) = f(x) + sum of theta_i e_i.
+
     Args:
         size: how many constraints the group has: a number, or the shape of the tensor of violations.
         init: where the multipliers start: a number, or a tensor of their shape.
+
+    Example:
+        >>> import nupi
+        >>> from nupi.constraints import Bounds, Constraint
+        >>> class AtLeast(Constraint):
+        ...     kind, bounds = "a lower limit", Bounds(lower=0.0)
+        ...     def __init__(self, size=1, *, level, init=0.0):
+        ...         self.level = level
+        ...         super().__init__(size, init=init)
+        ...     def errors(self, violation):
+        ...         return self.level - violation  # above 0 where the constraint is violated
+        >>> lagrangian = nupi.Lagrangian({"recall": AtLeast(level=0.9)})
+        >>> dual = nupi.NuPI(lagrangian.parameters(), ki=0.1)
+        >>> lagrangian.ascend(dual, {"recall": torch.tensor(0.7)})
+        >>> lagrangian.multipliers["recall"]
+        tensor([0.0200])
     """
 
     kind: ClassVar[str] = "a constraint"

@@ -130,6 +130,8 @@ class Implicit(Constraint):
 class Featured(Violation):
     """Violations of some constraints with the features that their multipliers are computed from; for `Implicit`.
 
+    With theta_k = module(features_k), L(x) = f(x) + sum over k of theta_k values_k.
+
     Args:
         values: one violation for each of these constraints, shape (n,).
         features: what the module takes, one row for each of them. No gradient flows into them.

@@ -40,7 +40,12 @@ def __dir__() -> list[str]:
 
 @dataclass(frozen=True)
 class Run:
-    """One run: its kp, and the signed violation it ended with (positive where the constraint is violated)."""
+    """One run: its kp, and the signed violation it ended with (positive if the constraint is violated).
+
+    Example:
+        >>> bisect_kp(lambda kp: kp / 40 - 0.3, 0.0, 40.0, tolerance=0.02).runs[0]
+        Run(kp=0.0, violation=-0.3)
+    """
 
     kp: float
     violation: float
@@ -57,6 +62,11 @@ class Bisection:
             of both signs, so that there was nothing to bisect; "out of runs".
         bracket: where the search stood: unless there was no sign change, the violation changes its sign in it.
         runs: every run that was made or read from the journal, in the order the search asked for them.
+
+    Example:
+        >>> found = bisect_kp(lambda kp: kp / 40 - 0.3, 0.0, 40.0, tolerance=0.02)
+        >>> found.status, found.kp, found.bracket
+        ('converged', 12.5, (10.0, 15.0))
     """
 
     kp: float
@@ -79,7 +89,8 @@ def bisect_kp(
 
     Both ends are run first. While their violations are both negative (kp is too small) the bracket moves up and
     doubles its width, as long as that helps by more than the tolerance; if both are positive there is nothing
-    below `low` to try. Then the bracket is halved. Any run that ends within the tolerance ends the search.
+    below `low` to try. Then the bracket is halved: kp = (low + high) / 2. Any run with |violation| <= tolerance ends
+    the search.
 
     Args:
         run: makes a whole run with this kp and returns its final signed violation.
@@ -137,7 +148,12 @@ def bisect_kp(
 
 @dataclass(frozen=True)
 class GridRun:
-    """One run of a grid: its gains, and its score (smaller is better; infinite where it diverged)."""
+    """One run of a grid: its gains, and its score (smaller is better; infinite if it diverged).
+
+    Example:
+        >>> grid_ki(lambda ki, kp: abs(ki - 0.1), ki=0.1, kp=5.0, points=3).runs[1]
+        GridRun(ki=0.1, kp=5.0, score=0.0)
+    """
 
     ki: float
     kp: float
@@ -154,6 +170,11 @@ class GridSearch:
         score: the smallest.
         at_edge: whether that ki is the smallest or the largest of the grid, so that a better one may lie outside.
         runs: every run that was made or read from the journal, from the smallest ki to the largest.
+
+    Example:
+        >>> found = grid_ki(lambda ki, kp: abs(ki - 0.1), ki=0.1, kp=5.0, points=3)
+        >>> found.ki, found.score, found.at_edge
+        (0.1, 0.0, False)
     """
 
     ki: float
@@ -173,6 +194,8 @@ def grid_ki(
     journal: Path | str | None = None,
 ) -> GridSearch:
     """Find the ki, around a step size that suits gradient ascent, that goes best with a large kp.
+
+    With n points, the grid is ki factor^(2 i / (n - 1) - 1) for i = 0 ... n - 1.
 
     Args:
         run: makes a whole run with these gains, `run(ki, kp)`, and returns its score, the smaller the better: the

@@ -3,12 +3,17 @@
 A page in docs/ may link to `../examples/fair_classifier.py`: on a forge that opens the file, and on the site it opens a
 page that shows it. A link to a folder opens a list of its files. So one link serves both, and a strict build finds one
 that leads nowhere.
+
+A figure of a notebook has its alternative text in the metadata of its cell, as `alt`, since no template of the site
+has a place for it.
 """
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -72,3 +77,18 @@ def on_page_markdown(markdown: str, *, page: Any, files: Files, **_: Any) -> str
         return posixpath.relpath(shown_as, posixpath.dirname(here) or ".")
 
     return LINK.sub(redirected, markdown)
+
+
+WITHOUT_TEXT = "No description has been provided for this image"
+
+
+def on_page_content(html: str, *, page: Any, **_: Any) -> str:
+    """Give the figures of a notebook their alternative texts, in their order."""
+    if not page.file.src_uri.endswith(".ipynb"):
+        return html
+    cells = json.loads(Path(page.file.abs_src_path).read_text())["cells"]
+    for text in [cell["metadata"]["alt"] for cell in cells if "alt" in cell["metadata"]]:
+        html = html.replace(WITHOUT_TEXT, escape(text), 1)
+    if WITHOUT_TEXT in html:
+        raise ValueError(f"{page.file.src_uri} has a figure without a text: give its cell the metadata `alt`")
+    return html

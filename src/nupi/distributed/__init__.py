@@ -73,7 +73,7 @@ def world_size(group: ProcessGroup | None) -> int:
 
 
 def total(tensor: torch.Tensor, group: ProcessGroup | None = None) -> torch.Tensor:
-    """The sum over all ranks, the same to the bit on each, through which gradients flow.
+    """The sum over all ranks, x_0 + ... + x_{n-1} = total, the same to the bit on each; gradients flow through it.
 
     With it a violation that is no plain mean, such as the gap between two rates, is computed from joined sums
     and counts as in one process, and so is its gradient: under DistributedDataParallel and `fully_shard`,

@@ -1,4 +1,4 @@
-"""Batch norms with hard-concrete gates, which a closed gate's channel cannot leak through.
+"""Batch norms with hard-concrete gates. A closed channel is exactly 0 behind them.
 
 A norm behind a closed gate would light the channel up again (its bias leaks) and would count the zeros into its running
 statistics. So the gates of a layer that a batch norm follows sit in the norm. With z the gate of a channel and x what
@@ -98,7 +98,7 @@ class _GatedBatchNorm(Gated, _BatchNorm):
 
 
 class GatedBatchNorm1d(_GatedBatchNorm, nn.BatchNorm1d):
-    """A batch norm behind a linear layer, with a gate a channel; arguments as for `GatedBatchNorm2d`.
+    """A batch norm behind a linear layer, with a gate for each channel; arguments as for `GatedBatchNorm2d`.
 
     Example:
         >>> norm = GatedBatchNorm1d(nn.BatchNorm1d(3), HardConcrete(3), parameters_per_gate=9)
@@ -110,7 +110,12 @@ class GatedBatchNorm1d(_GatedBatchNorm, nn.BatchNorm1d):
 
 
 class GatedBatchNorm2d(_GatedBatchNorm, nn.BatchNorm2d):
-    """A batch norm with a gate a channel, which a closed gate's channel cannot leak through.
+    """A batch norm with a gate for each channel. A closed channel is exactly 0 behind it.
+
+    With z the gate of a channel and x the input, the output is
+
+        place="after"     y = z norm(x)
+        place="before"    y = [z > 0] norm(z x)
 
     Args:
         norm: the plain layer, whose parameters, buffers and hyperparameters are taken over.
@@ -118,11 +123,6 @@ class GatedBatchNorm2d(_GatedBatchNorm, nn.BatchNorm2d):
         place: "before" gates the norm's input, "after" its output.
         parameters_per_gate: the parameters one gate switches, those of one channel of the layer that feeds the
             norm. The norm's own two are not counted, as in the paper.
-
-    With z the gate of a channel and x the input, the output is
-
-        place="after"     y = z norm(x)
-        place="before"    y = [z > 0] norm(z x)
 
     Example:
         >>> norm = GatedBatchNorm2d(nn.BatchNorm2d(3), HardConcrete(3)).eval()

@@ -34,6 +34,11 @@ OVERS: tuple[Over, ...] = get_args(Over)
 def density(model: nn.Module, *, kind: Kind = "expected", over: Over = "gated") -> torch.Tensor:
     """The density of the whole model, a scalar.
 
+    With z_l the gates of layer l and n_l the parameters that one of them switches:
+
+        expected    sum over l of n_l sum of P(z_l > 0) / all parameters
+        realised    sum over l of n_l (number of medians of z_l above 0) / all parameters
+
     Args:
         model: a model with gated layers.
         kind: "expected" is differentiable in the gates. "realised" has the value at test time and, so that it
@@ -58,6 +63,8 @@ def density(model: nn.Module, *, kind: Kind = "expected", over: Over = "gated") 
 
 def layer_densities(model: nn.Module, *, kind: Kind = "expected", over: Over = "gated") -> torch.Tensor:
     """The density of each gated layer, a vector in the order of `gated_layers`.
+
+    The density of layer l is n_l sum of P(z_l > 0) / (parameters of layer l); see `density`.
 
     Args:
         model: a model with gated layers.

@@ -41,8 +41,13 @@ def quantile(
 ) -> torch.Tensor:
     """The gate z at level u of its distribution: differentiable in `log_alpha` where 0 < z < 1.
 
-    >>> quantile(torch.tensor([-9.0, 0.0, 9.0]), 0.5)
-    tensor([0.0000, 0.5000, 1.0000])
+    With temperature t and stretch (l, r):
+
+        z = min(1, max(0, sigmoid((log u - log(1 - u) + log_alpha) / t) (r - l) + l))
+
+    Example:
+        >>> quantile(torch.tensor([-9.0, 0.0, 9.0]), 0.5)
+        tensor([0.0000, 0.5000, 1.0000])
     """
     u = torch.as_tensor(u, dtype=log_alpha.dtype, device=log_alpha.device)
     low, high = stretch
@@ -55,8 +60,9 @@ def probability_active(
 ) -> torch.Tensor:
     """P(z > 0) = sigmoid(log_alpha - temperature log(-low / high)).
 
-    >>> probability_active(torch.tensor([-4.6, 0.0, 4.6]))
-    tensor([0.0474, 0.8318, 0.9980])
+    Example:
+        >>> probability_active(torch.tensor([-4.6, 0.0, 4.6]))
+        tensor([0.0474, 0.8318, 0.9980])
     """
     return torch.sigmoid(log_alpha - closing_location(temperature, stretch))
 
@@ -74,6 +80,11 @@ def closing_location(temperature: float = TEMPERATURE, stretch: tuple[float, flo
 class HardConcrete(nn.Module):
     """A tensor of independent hard-concrete gates: `gate()` is a sample in training, the median in evaluation.
 
+    With temperature t, stretch (l, r) and u uniform on (0, 1), or 1/2 for the median:
+
+        s = sigmoid((log u - log(1 - u) + log_alpha) / t)
+        z = min(1, max(0, s (r - l) + l))
+
     `log_alpha` and all arithmetic stay in float32 at least, whatever dtype the model is moved to and under
     autocast (a step of 1e-3 on a location of 4.6 would be lost in bfloat16); a layer casts the gate it uses.
 
@@ -81,8 +92,8 @@ class HardConcrete(nn.Module):
         shape: the shape of the gates: a number, or the sizes of the dimensions.
         droprate_init: where the gates start. `log_alpha` is drawn around log((1 - p) / p), which makes p the
             probability that the concrete variable s starts below 1/2; the probability that z is 0 is smaller.
-        temperature: t above.
-        stretch: (l, r) above, with l < 0 and r > 1.
+        temperature: t.
+        stretch: (l, r), with l < 0 and r > 1.
         clamp: keep `log_alpha` within [-clamp, clamp], so that a closed gate can still open again. Applied to
             the parameter itself whenever the gates are read in training mode (a projection after the step). Compiled
             code reads `log_alpha` as if it was clamped, and leaves the parameter to the next reading in eager code,

@@ -109,7 +109,7 @@ class _GatedConvolution(Gated, _ConvNd):
 
 
 class GatedConv1d(_GatedConvolution, nn.Conv1d):
-    """A one-dimensional convolution with gates; arguments as for `GatedConv2d`.
+    """A one-dimensional convolution with gates; equation and arguments as for `GatedConv2d`.
 
     Example:
         >>> layer = GatedConv1d(nn.Conv1d(4, 8, 3), HardConcrete(8)).eval()
@@ -122,6 +122,8 @@ class GatedConv1d(_GatedConvolution, nn.Conv1d):
 
 class GatedConv2d(_GatedConvolution, nn.Conv2d):
     """A convolution with gates on its output channels or on its weights.
+
+    With z the gates, y = z (W * x + b) for gates on channels, and y = (z W) * x + b for gates on weights.
 
     Args:
         conv: the plain layer, whose parameters are taken over.
@@ -137,6 +139,8 @@ class GatedConv2d(_GatedConvolution, nn.Conv2d):
 
 class GatedLinear(Gated, nn.Linear):
     """A linear layer with gates on its output features or on its weights; arguments as for `GatedConv2d`.
+
+    With z the gates, y = z (W x + b) for gates on features, and y = (z W) x + b for gates on weights.
 
     Example:
         >>> layer = GatedLinear(nn.Linear(784, 300), HardConcrete((300, 784)))

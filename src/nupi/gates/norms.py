@@ -1,4 +1,4 @@
-"""Layer, RMS and group norms with gates, which a closed gate's channel cannot leak through.
+"""Layer, RMS and group norms with gates. A closed channel is exactly 0 behind them.
 
 A layer norm takes its mean and its variance over all channels, so a channel that is zero still counts. The gated form
 takes them over the open channels alone, and is what a norm of that many channels would be:
@@ -41,7 +41,11 @@ class GatedNorm(Gated):
 
 
 class GatedLayerNorm(GatedNorm, nn.LayerNorm):
-    """A layer norm over the last dimension, with a gate a channel; arguments as for `GatedBatchNorm2d`.
+    """A layer norm over the last dimension, with a gate for each channel; arguments as for `GatedBatchNorm2d`.
+
+    With z the gates, and mean and variance over the open channels alone:
+
+        y = z ((x - mean) / sqrt(variance + eps) * weight + bias)
 
     Example:
         >>> norm = GatedLayerNorm(nn.LayerNorm(4), HardConcrete(4)).eval()
@@ -64,7 +68,7 @@ class GatedLayerNorm(GatedNorm, nn.LayerNorm):
 
 
 class GatedRMSNorm(GatedNorm, nn.RMSNorm):
-    """An RMS norm over the last dimension, with a gate a channel; arguments as for `GatedBatchNorm2d`.
+    """An RMS norm over the last dimension, with a gate for each channel; arguments as for `GatedBatchNorm2d`.
 
     With z the gates, the mean is taken over the open channels alone:
 
@@ -91,7 +95,7 @@ class GatedRMSNorm(GatedNorm, nn.RMSNorm):
 
 
 class GatedGroupNorm(GatedNorm, nn.GroupNorm):
-    """A group norm with a gate a group; arguments as for `GatedBatchNorm2d`.
+    """A group norm with a gate for each group; arguments as for `GatedBatchNorm2d`.
 
     A group has its own mean and variance, so it is open or closed as a whole. With z the gate of a group,
     y = z norm(x).

@@ -26,8 +26,8 @@ Saves: TypeAlias = Any
 class Best:
     """Keeps the best feasible model that it is shown, by any metric.
 
-    A model is feasible if no constraint is violated by more than the tolerance: an inequality by its violation, an
-    equality by the size of it. While none is, the model with the smallest largest violation is kept, and
+    A model is feasible if no constraint is violated by more than the tolerance: g(x) <= tolerance for an inequality,
+    |h(x)| <= tolerance for an equality. While none is, the model with the smallest largest violation is kept, and
     `feasible` says 0. What was not measured (a constraint that no row counts for) counts as not met.
 
     Args:

@@ -33,7 +33,9 @@ class Coefficient:
     Give exactly one of the three targets. The coefficient of a metric that is held at a value takes either sign,
     that of an upper bound is >= 0, and that of a lower bound is <= 0: it is always `+ beta * metric` in the loss.
 
-    With `log=True` the logarithm of the coefficient is moved, by the violation relative to the target. Take it where
+    The dual optimizer moves beta by the error e = metric - target, so the metric settles where e = 0.
+
+    With `log=True` it moves log |beta|, by the relative error e = (metric - target) / |target|. Take it where
     the coefficient must stay positive, or where nobody knows its order of magnitude: a temperature, the weight of a
     KL. A lower bound then has a coefficient that stays negative.
 

@@ -39,6 +39,11 @@ def extrapolated(
 ) -> Iterator[None]:
     """Look ahead: inside, model and multipliers are where one step of both optimizers would take them.
 
+    For plain gradient steps, with F the gradient of the game in z = (x, theta):
+
+        ahead   = z_t - lr F(z_t)          inside the block
+        z_{t+1} = z_t - lr F(ahead)        the two lines after it
+
     At the end of the block everything is back where it was, apart from the gradients that the block has made. The usual
     two lines after it, `ascend` and `primal.step`, then take the extragradient step. Whatever raises, in the
     steps or in the block, model, multipliers, gradients and optimizers are as before it.
@@ -188,6 +193,8 @@ class Optimism:
 
 def optimistic(optimizer: Optimizer) -> Optimism:
     """Have an optimizer step along 2 g_t - g_{t-1} in place of its gradient g_t; the first step is a plain one.
+
+    For SGD, x_{t+1} = x_t - lr (2 g_t - g_{t-1}).
 
     The optimizer stays the one that schedulers, scalers and trainers know. The last gradient is part of its state and
     so of its checkpoints; after loading one, call `optimistic` again. A step that raises was not taken.

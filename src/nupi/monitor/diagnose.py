@@ -20,7 +20,15 @@ _SPARSE = 512  # of more constraints than this that have a name of their own, on
 
 
 def diagnose(record: Record) -> list[Finding]:
-    """The findings of a record, the worst first; at most one of a kind for each group of constraints."""
+    """The findings of a record, the worst first; at most one of a kind for each group of constraints.
+
+    Example:
+        >>> from nupi.monitor import Played, replay
+        >>> t = torch.arange(400.0)[:, None] / 8
+        >>> run = Played(t.cos(), t.sin(), inequality=False)
+        >>> [finding.kind for finding in diagnose(replay({"sum": run}))]
+        ['oscillating']
+    """
     findings: list[Finding] = []
     for group in _judged(record):
         findings += _told_together(group, _of_group(record, group))

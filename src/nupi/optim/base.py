@@ -35,9 +35,32 @@ _WORDS = ("init", "form", "foreach", "one_sided")  # options that are no numbers
 class DualOptimizer(Updated, Optimizer):
     """A `torch.optim.Optimizer` whose gradient is an error to be controlled, and which maximizes by default.
 
-    A subclass has `scaled_gains`, `slots` and `update`, and may have `idle`. Everything else is here. A parameter
-    narrower than float32 is moved in float32. A sparse gradient moves its own rows and no others. Each row of a
-    parameter takes its first step when its first error comes.
+    With e_t the error, theta_{t+1} = projection of update(theta_t, e_t, state). A subclass has `scaled_gains`, `slots`
+    and `update`, and may have `idle`. Everything else is here. A parameter narrower than float32 is moved in float32. A
+    sparse gradient moves its own rows and no others. Each row of a parameter takes its first step when its first error
+    comes.
+
+    Example:
+        >>> import nupi
+        >>> from nupi.rule import add_scaled_
+        >>> class Ascent(DualOptimizer):
+        ...     'theta_{t+1} = theta_t + lr e_t'
+        ...     gain_names = ("lr",)
+        ...     def __init__(self, params, lr, *, maximize=True, foreach=None):
+        ...         super().__init__(params, {"lr": lr, "maximize": maximize, "foreach": foreach})
+        ...     @staticmethod
+        ...     def scaled_gains(options):
+        ...         return {"lr": options["lr"]}
+        ...     @staticmethod
+        ...     def slots(options, bounds):
+        ...         return ()
+        ...     @staticmethod
+        ...     def update(theta, state, e, gains, options, bounds, *, first):
+        ...         add_scaled_(theta, e, gains["lr"])
+        >>> lagrangian = nupi.Lagrangian({"rate": nupi.Inequality()})
+        >>> lagrangian.ascend(Ascent(lagrangian.parameters(), lr=0.1), {"rate": torch.tensor(0.5)})
+        >>> lagrangian.multipliers["rate"]
+        tensor([0.0500])
     """
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:

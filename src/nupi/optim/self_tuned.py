@@ -40,8 +40,14 @@ class SelfTuned(DualOptimizer):
     """A nuPI controller that finds its own gains.
 
     You say within how many dual steps the constraints should be met: a quarter of training is a good answer. Units
-    and step sizes do not matter. See `nupi.optim.self_tuning` for the rule, and "Gains that find themselves"
-    (docs/self_tuned.md) for where it fails. Rows of an `Indexed` group are taken to have one unit.
+    and step sizes do not matter. The step is that of `NuPI`; the gains follow from b, by which the violation falls if
+    the multiplier rises by 1, and alpha, the share of its drift that a violation loses in a step by itself:
+
+        theta_{t+1} = theta_t + ki e_t + kp (xi_t - xi_{t-1})
+        kp = kappa / b                                      kappa = 0.7 alpha, or less if violations are noisy
+        ki = w (1 - w - alpha + kappa) / ((1 - w) b)        w: the share of the violation to remove in a step
+
+    The page "Gains that find themselves" says where that fails. Rows of an `Indexed` group are taken to have one unit.
 
     With `primal`, the response of the model to a multiplier is measured now and then, inside `lagrangian(loss,
     violations)`. Without it, the response is identified from violations and multipliers. That needs nothing from the

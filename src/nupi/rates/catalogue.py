@@ -279,6 +279,8 @@ def f_score(beta: float = 1.0, *, groups: Of = None, classes: int | None = None)
 def cross_entropy(*, groups: Of = None, classes: int | None = None) -> Rate:
     """The mean cross-entropy of the logits: a loss that may be bounded like a rate, the same soft and hard.
 
+    It is the mean over rows of -log p, with p the probability of the row's label: sum of -log p / number of rows.
+
     Example:
         >>> import torch
         >>> rows = [(torch.tensor([2.0, 1.0, 3.0, -1.0, -2.0]), torch.tensor([1.0, 1.0, 0.0, 1.0, 0.0]))]
@@ -293,6 +295,8 @@ def cross_entropy(*, groups: Of = None, classes: int | None = None) -> Rate:
 def roc_auc(*, groups: Of = None) -> RocAuc:
     """The area under the ROC curve: the share of pairs of a positive and a negative row in the right order.
 
+    With z the logits: (pairs with z_positive > z_negative) / (all pairs).
+
     Example:
         >>> import torch
         >>> rows = [(torch.tensor([2.0, 1.0, 3.0, -1.0, -2.0]), torch.tensor([1.0, 1.0, 0.0, 1.0, 0.0]))]
@@ -305,6 +309,8 @@ def roc_auc(*, groups: Of = None) -> RocAuc:
 def pr_auc(*, groups: Of = None) -> PrAuc:
     """The area under the precision-recall curve, as the average precision: the mean of the precisions at positive rows.
 
+    It is the sum over positive rows i of TP(z_i) / (TP(z_i) + FP(z_i)), divided by their number; the threshold is z_i.
+
     Example:
         >>> import torch
         >>> rows = [(torch.tensor([2.0, 1.0, 3.0, -1.0, -2.0]), torch.tensor([1.0, 1.0, 0.0, 1.0, 0.0]))]
@@ -316,6 +322,8 @@ def pr_auc(*, groups: Of = None) -> PrAuc:
 
 def precision_at_recall(recall: float, *, groups: Of = None) -> AtThreshold:
     """The precision at the highest threshold at which recall is at least `recall`.
+
+    With t* = max of t with TP(t) / (TP(t) + FN(t)) >= recall, it is TP(t*) / (TP(t*) + FP(t*)).
 
     Its inverse, which TFCO has for its better shape as a loss, is `1 / precision_at_recall(recall)`.
 
@@ -330,6 +338,8 @@ def precision_at_recall(recall: float, *, groups: Of = None) -> AtThreshold:
 
 def recall_at_precision(precision: float, *, groups: Of = None) -> AtThreshold:
     """The recall at the lowest threshold at which precision is at least `precision`; 0 if there is none.
+
+    With t* = min of t with TP(t) / (TP(t) + FP(t)) >= precision, it is TP(t*) / (TP(t*) + FN(t*)).
 
     Example:
         >>> import torch

@@ -78,6 +78,8 @@ def false_positive_rate(
 class Tally:
     """What rates are computed from: per condition and group, the rows and the sum of their predictions.
 
+    The rate of a group is (sum of predictions) / (number of rows).
+
     Tallies of parts of the data add up to the tally of the whole, which is how an exact measure is taken in
     chunks. Both tensors have the shape (conditions, groups).
 
@@ -241,8 +243,12 @@ class _Criterion:
 class StatisticalParity(_Criterion):
     """Every group is predicted positive at the same rate (also: demographic parity, no disparate impact).
 
-    >>> StatisticalParity(groups=10).size, StatisticalParity(groups=10, against="groups").size
-    (10, 45)
+    With r_g the positive rate of group g, the constraints are r_g - r = 0 for each group (`against="overall"`), or
+    r_g - r_h = 0 for each pair (`against="groups"`).
+
+    Example:
+        >>> StatisticalParity(groups=10).size, StatisticalParity(groups=10, against="groups").size
+        (10, 45)
     """
 
     conditions: ClassVar[tuple[Condition, ...]] = ("all",)
@@ -251,6 +257,9 @@ class StatisticalParity(_Criterion):
 @dataclass(frozen=True)
 class EqualOpportunity(_Criterion):
     """Those with label 1 are predicted positive at the same rate in every group.
+
+    With TPR_g the true positive rate of group g, the constraints are TPR_g - TPR = 0 for each group, or
+    TPR_g - TPR_h = 0 for each pair.
 
     Example:
         >>> logits, labels = torch.tensor([2.0, -1.0, 1.0, 3.0]), torch.tensor([1.0, 1.0, 1.0, 0.0])
@@ -265,6 +274,8 @@ class EqualOpportunity(_Criterion):
 @dataclass(frozen=True)
 class EqualizedOdds(_Criterion):
     """Equal true positive rates and equal false positive rates; the gaps of the former come first.
+
+    The constraints are TPR_g - TPR = 0 and FPR_g - FPR = 0 for each group, or the same for each pair of groups.
 
     Example:
         >>> EqualizedOdds(2).size  # two gaps for each group

@@ -80,9 +80,13 @@ def limits(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Lower and upper limits of the rate that gave `counted` of `rows`, each missed with probability `tail`.
 
-    >>> lower, upper = limits(torch.tensor([5.0]), torch.tensor([100.0]), 0.025)
-    >>> lower, upper
-    (tensor([0.0164]), tensor([0.1128]))
+    With k = `counted` of n = `rows`, Clopper-Pearson's lower limit p solves P(X >= k) = tail for X ~ Binomial(n, p),
+    and the upper one P(X <= k) = tail. Wilson's are those of the normal approximation.
+
+    Example:
+        >>> lower, upper = limits(torch.tensor([5.0]), torch.tensor([100.0]), 0.025)
+        >>> lower, upper
+        (tensor([0.0164]), tensor([0.1128]))
     """
     if method == "wilson":
         return _wilson(counted, rows, tail)

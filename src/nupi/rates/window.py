@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 class Window:
     """The last `batches` batches of one constraint, as exact counts.
 
+    The rate is (sum of counts over these batches) / (sum of rows over these batches).
+
     A batch says little of a small group. Rates over a window are those of all its rows together: counts are added
     up, not rates averaged. The model has moved meanwhile, so take a window that is short against training.
 

@@ -60,6 +60,8 @@ def sweep(
 ) -> Solution:
     """Solve one problem once for every point of a grid of dual methods and gains.
 
+    The problem is min f(x) subject to c(x) <= 0 and h(x) = 0.
+
     The functions are those of `minimize`: they take one x and know nothing of the grid. All runs advance
     together, on the kernels of the dual optimizers, and give what `minimize` with tol=None gives one at a
     time with the same arguments, up to rounding. (With a tol, `minimize` stops as soon as it is met; a sweep

@@ -39,7 +39,12 @@ def iteration_matrix(
     momentum: float = 0.0,
     scheme: Scheme = "alternating",
 ) -> torch.Tensor:
-    """The matrix of one round on the state (x, v, mu, xi), of shape (2n + 2c, 2n + 2c).
+    """The matrix M of one round, state_{t+1} = M state_t, on the state (x, v, mu, xi), of shape (2n + 2c, 2n + 2c).
+
+    With v the momentum buffer of SGD, about the solution of min x^T H x / 2 + c^T x subject to A x = b, a round is
+
+        e = A x,  xi' = nu xi + (1 - nu) e,  mu' = mu + ki e + kp (xi' - xi)
+        v' = momentum v + (H x + A^T mu'),  x' = x - lr v'
 
     Args:
         h: the Hessian of the objective, (n, n), or a number.
@@ -95,6 +100,8 @@ def iteration_matrix(
 def spectral_radius(matrix: torch.Tensor) -> torch.Tensor:
     """The largest modulus among the eigenvalues: below 1 the iteration converges, by that factor a step.
 
+    rho(M) = max over the eigenvalues of |lambda|.
+
     Constraints that repeat one another leave a multiplier undetermined, and then the radius is never below 1.
 
     Example:
@@ -117,6 +124,8 @@ def stability_region(
     scheme: Scheme = "alternating",
 ) -> torch.Tensor:
     """The spectral radius over a grid, of shape (len(ki), len(kp)); the stable gains are where it is below 1.
+
+    Entry (i, j) is rho(M(ki_i, kp_j)), with M of `iteration_matrix` and rho = max |lambda|.
 
     Example:
         >>> grid = torch.tensor([0.0, 1.0])

@@ -139,6 +139,9 @@ def solve_flow(
 ) -> Trajectory:
     """The flow from x0 at the given times, by one of scipy's solvers, in double precision.
 
+        x'  = -grad f(x) - J mu
+        mu' = ki h(x) + kp J^T x'        with the gradients of h as the columns of J
+
     Args:
         problem: the objective and the constraints.
         x0: where x starts, of shape (n,).

@@ -93,6 +93,9 @@ def modes(h: Matrix, a: Matrix, ki: float, kp: float) -> list[Mode]:
 def regime(h: Matrix, a: Matrix, ki: float, kp: float) -> Regime:
     """Which of the regimes a choice of gains puts the system in.
 
+    The eigenvalues lambda of -U decide, with U = [[H, A^T], [A (kp H - ki I), kp A A^T]]: positive real parts diverge,
+    imaginary parts oscillate.
+
     Critical damping is where the slowest eigenvalue is double, nothing oscillates, and the two eigenvectors
     have become one (eigenvalues that merely coincide keep directions of their own). It is a single point:
     within about 1e-6 of it in kp, and more on a stiff problem, rounding decides.
@@ -143,6 +146,10 @@ def critical_points(h: float, a: float, ki: float) -> tuple[float, float]:
 
 def critical_kp(h: Matrix, a: Matrix, ki: float) -> float:
     """The kp of critical damping: in closed form for two numbers, else the kp with the fastest slowest rate.
+
+    For one variable of curvature h and one constraint of slope a,
+
+        kp* = (-h + 2 |a| sqrt(ki)) / a^2
 
     Directions of x that no constraint feels decay at a rate of their own, whatever kp is; they are left out.
 

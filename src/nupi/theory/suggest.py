@@ -82,6 +82,12 @@ def suggest_gains(
 ) -> dict[str, Suggestion]:
     """Suggest ki and kp for every constraint, by Hessian-vector products on one batch.
 
+    With slope a = |g| of a constraint and curvature h = g^T Phi g / |g|^2 along it, the gains make both roots of
+
+        lambda^2 + (h + kp a^2) lambda + a^2 ki / eta = 0        eta = lr / (1 - momentum)
+
+    equal: critical damping.
+
     Give `steps`, the primal steps within which a violation should settle (2% of it left), to have both
     gains; or give a `ki` you trust, such as a step size that suits gradient ascent, to have the kp that damps
     it. Where the model's own curvature damps more than enough, kp is 0. The cost is two backward passes a

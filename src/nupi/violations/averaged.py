@@ -25,8 +25,11 @@ class Averaged(Violation):
     """A violation that is a mean, given as its parts: sums / counts, with one count for each row of the group.
 
     Parts of a batch, and ranks of a distributed run, see different numbers of things: means of their means would
-    be wrong, while sums and counts add up. A constraint whose count is 0 was not seen. It is left alone, and its sum
-    is ignored, whatever it holds.
+    be wrong, while sums and counts add up. The violation of constraint i is
+
+        c_i = (sum of sums_i over all parts) / (sum of counts_i over all parts)
+
+    A constraint whose count is 0 was not measured. It is left alone, and its sum is ignored, whatever it holds.
 
     Args:
         sums: what the mean is taken over, summed, with the bound already taken off each: for the rate of a group

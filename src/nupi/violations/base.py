@@ -56,12 +56,29 @@ def storages(held: Iterable[object]) -> set[int]:
 
 
 class Target(NamedTuple):
-    """The group of constraints that a violation is of."""
+    """The group of constraints that a violation is of; the Lagrangian gives it to `term` and `error`.
+
+    Attributes:
+        name: of the group.
+        constraint: its kind, such as a `nupi.Inequality`.
+        multiplier: its multipliers.
+        written: what the next step may write to.
+        penalty: of the augmented Lagrangian, or None.
+
+    Example:
+        >>> import nupi
+        >>> theta = torch.tensor([2.0])
+        >>> target = Target("rate", nupi.Inequality(), theta, Written({"rate": theta}))
+        >>> Dense(torch.tensor([0.5])).term(target)  # theta c
+        tensor(1.)
+        >>> target.move(torch.tensor([0.5])).error
+        tensor([0.5000])
+    """
 
     name: str
     constraint: Constraint
     multiplier: torch.Tensor
-    written: Written  # what the step that is to come may write to
+    written: Written
     penalty: float | None = None
 
     def move(
@@ -87,7 +104,19 @@ class Target(NamedTuple):
 
 
 class Dense(Violation):
-    """A tensor with one violation for each constraint of a group. Plain tensors are taken as such."""
+    """A tensor with one violation for each constraint of a group; a plain tensor is wrapped in it.
+
+    It is c in L(x, theta) = f(x) + sum of theta_i c_i. A kind of violation of your own can make one, and leave its
+    `term` and `error` to it.
+
+    Example:
+        >>> import nupi
+        >>> lagrangian = nupi.Lagrangian({"rate": nupi.Inequality(2)})
+        >>> dual = nupi.NuPI(lagrangian.parameters(), ki=0.1)
+        >>> lagrangian.ascend(dual, {"rate": Dense(torch.tensor([0.5, -0.5]))})
+        >>> lagrangian.multipliers["rate"]
+        tensor([0.0500, 0.0000])
+    """
 
     label: ClassVar[str] = "a tensor"
 
@@ -155,7 +184,11 @@ class Dense(Violation):
 
 @dataclass(frozen=True, eq=False)
 class Indexed(Violation):
-    """A violation seen for some of a group's constraints only; its cost is the batch's, never the group's.
+    """Violations of some constraints of a group, such as those of a batch; a step costs what the batch costs.
+
+    With v_k the values and i_k the indices,
+
+        L(x, theta) = f(x) + sum over k of theta[i_k] v_k
 
     Args:
         values: the violations of those constraints: one each, shaped like `group[indices]`.
@@ -289,7 +322,12 @@ class Indexed(Violation):
 
 
 def as_violation(name: str, given: Any) -> Violation:
-    """A violation as it was given, with a plain tensor wrapped."""
+    """A violation as it was given, with a plain tensor wrapped.
+
+    Example:
+        >>> type(as_violation("rate", torch.tensor([0.5]))).__name__
+        'Dense'
+    """
     if isinstance(given, torch.Tensor):
         return Dense(given)
     if isinstance(given, Violation):

@@ -17,29 +17,86 @@ Reduce: TypeAlias = Literal["mean", "sum"]
 
 
 class Move(NamedTuple):
-    """One group of multipliers with the error that is to move it."""
+    """One group of multipliers with the error that is to move it. `Target.move` makes it.
+
+    Attributes:
+        name: of the group.
+        multiplier: its multipliers.
+        error: shaped like the multipliers; or, if `rows` is given, like those rows of them.
+        bounds: within which the multipliers stay.
+        rows: which rows; a row that comes twice has the same error twice.
+        mask: if `rows` is None: which rows may move; None means all.
+        partial: whether rows without an error must stay put, whatever an optimizer remembers.
+
+    Example:
+        >>> import torch, nupi
+        >>> from nupi.violations import Dense, Target, Violation
+        >>> class Doubled(Violation):
+        ...     'Twice a tensor.'
+        ...     def __init__(self, values):
+        ...         self.values = values
+        ...     def term(self, target):
+        ...         return Dense(2 * self.values).term(target)
+        ...     def error(self, target):
+        ...         return target.move(2 * self.values.detach())  # a Move
+        >>> lagrangian = nupi.Lagrangian({"rate": nupi.Inequality()})
+        >>> dual = nupi.NuPI(lagrangian.parameters(), ki=0.1)
+        >>> lagrangian.ascend(dual, {"rate": Doubled(torch.tensor([0.5]))})
+        >>> lagrangian.multipliers["rate"]
+        tensor([0.1000])
+    """
 
     name: str
     multiplier: torch.Tensor
-    error: torch.Tensor  # shaped like the multipliers; or, if `rows` is given, like those rows of them
+    error: torch.Tensor
     bounds: Bounds | None
-    rows: torch.Tensor | None = None  # which rows; a row that comes twice has the same error twice
-    mask: torch.Tensor | None = None  # if rows is None: which rows may move; None means all
-    partial: bool = False  # whether rows without an error must stay put, whatever an optimizer remembers
+    rows: torch.Tensor | None = None
+    mask: torch.Tensor | None = None
+    partial: bool = False
 
 
 class Parts(NamedTuple):
-    """What a process has of a violation, in a form that adds up; see `exact` for its type."""
+    """What one process has of a violation, in a form that adds up over processes: in float64, without a graph.
 
-    values: torch.Tensor  # of the group's shape
-    weights: torch.Tensor | None = None  # one for each row of the group
+    Attributes:
+        values: of the group's shape.
+        weights: one for each row of the group, or None.
+
+    Example:
+        >>> import torch
+        >>> mine = Parts(torch.tensor([1.5]), torch.tensor([3.0]))
+        >>> theirs = Parts(torch.tensor([0.5]), torch.tensor([1.0]))
+        >>> (mine.values + theirs.values) / (mine.weights + theirs.weights)  # what `Averaged.joined` makes of them
+        tensor([0.5000])
+    """
+
+    values: torch.Tensor
+    weights: torch.Tensor | None = None
 
 
 class Violation(ABC):
-    """One way to say how far constraints are violated.
+    """The base class of the kinds of violations: one way to say how far constraints are violated.
 
-    A subclass has `term` and `error`. To be joined over processes (`Lagrangian(reduce=...)`) it also has `parts` and
-    `joined`; to be averaged over micro-batches by a front end, `detached` and `average`.
+    A subclass has `term`, its summand of L(x, theta) = f(x) + sum of terms, and `error`, what moves the multipliers. To
+    be joined over processes (`Lagrangian(reduce=...)`) it also has `parts` and `joined`; to be averaged over
+    micro-batches by a front end, `detached` and `average`.
+
+    Example:
+        >>> import torch, nupi
+        >>> from nupi.violations import Dense
+        >>> class Worst(Violation):
+        ...     'The largest violation over the rows of a batch.'
+        ...     def __init__(self, rows):
+        ...         self.rows = rows
+        ...     def term(self, target):
+        ...         return Dense(self.rows.amax(dim=0)).term(target)
+        ...     def error(self, target):
+        ...         return Dense(self.rows.amax(dim=0)).error(target)
+        >>> lagrangian = nupi.Lagrangian({"load": nupi.Inequality(2)})
+        >>> dual = nupi.NuPI(lagrangian.parameters(), ki=0.1)
+        >>> lagrangian.ascend(dual, {"load": Worst(torch.tensor([[0.5, -1.0], [0.2, -0.3]]))})
+        >>> lagrangian.multipliers["load"]
+        tensor([0.0500, 0.0000])
     """
 
     label: ClassVar[str] = ""

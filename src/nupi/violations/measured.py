@@ -20,7 +20,10 @@ class Measured(Violation):
     """A violation measured twice: `soft` is in the Lagrangian, `hard` moves the multipliers.
 
     The model needs a measure with a gradient, such as a mean of sigmoids; what is asked for is often one without, such
-    as a rate of decisions. The same object then serves `lagrangian(loss, violations)` and `ascend`.
+    as a rate of decisions. The same object then serves `lagrangian(loss, violations)` and `ascend`:
+
+        L(x, theta) = f(x) + theta . soft(x)        what the model descends on
+        e_t         = hard(x_t)                     what the dual optimizer is given
 
     Args:
         soft: the violation that the model sees, differentiable: a tensor or any kind of violation.

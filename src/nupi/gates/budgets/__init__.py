@@ -53,7 +53,12 @@ def budget(
     """A limit on the size of what `harvest` will make of `model`, as a violation.
 
     A channel that goes takes its weights out of the layer that makes it and of the layers that use it, so the size is
-    a product of the widths of neighbouring layers. Sizes are shares of the whole network, gated or not. Give one of:
+    a product of the widths of neighbouring layers. Sizes are shares of the whole network, gated
+    or not. The violation is
+
+        (size after a harvest) / (size of the whole network) - limit
+
+    Give one of `parameters`, `flops` and `latency`.
 
     Args:
         model: a model with gates on channels.

@@ -30,8 +30,8 @@ class Budget:
     With z the gates and share(p) the size of the network if the gates are open with probabilities p, as a share of
     the whole network, the violation and its gradient are
 
-        value      share([median of z > 0]) - limit
-        gradient   that of share(P(z > 0))
+        value = share([median of z > 0]) - limit
+        gradient = that of share(P(z > 0))
 
     Example:
         >>> import nupi

@@ -39,6 +39,8 @@ class GatedInput(Gated):
 class GatedInputLinear(GatedInput, nn.Linear):
     """A linear layer with a gate for every `size` inputs; the bias has none.
 
+    With z the gates, y = W (z x) + b.
+
     Args:
         linear: the plain layer, whose parameters are taken over.
         gate: of shape (in_features / size,).
