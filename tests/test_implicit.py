@@ -240,6 +240,7 @@ def test_what_a_step_refuses():
     featured = nupi.Featured(torch.ones(2), torch.eye(2))
     for problem, violations, error, says in (
         (lagrangian, {"c": torch.ones(2)}, TypeError, "came without any"),
+        (lagrangian, {"c": torch.ones(5)}, ValueError, r"give nupi.Featured\(values, features\)"),
         (lagrangian, {"c": nupi.Indexed(torch.ones(1), torch.tensor([0]))}, TypeError, "came without any"),
         (lagrangian, {"d": featured}, TypeError, "make it nupi.Implicit"),
         (wide, {"c": featured}, ValueError, "one multiplier a row"),

@@ -5,6 +5,7 @@ import torch
 from test_lagrangian import assert_unchanged, problem, snapshot, some_steps
 
 import nupi
+from nupi import rates
 
 
 def indexed(*indices, values=None):
@@ -24,6 +25,7 @@ def indexed(*indices, values=None):
             TypeError,
             "'fair' must be a tensor, Indexed, Averaged or Measured, but it is a float; .* without .item",
         ),
+        ({"fair": lambda: torch.zeros(3)}, TypeError, "it is a function; call it, and give the tensor"),
         (
             {"fair": torch.zeros(3, dtype=torch.int64)},
             TypeError,
@@ -123,6 +125,16 @@ def test_indexed_refuses_what_does_not_pair_up(values, indices, error):
             "constraint 'a' must be an Equality, Inequality or Band",
         ),
         (lambda: nupi.Lagrangian({"a": nupi.Band}), TypeError, r"but .* came; call it: Band\(\)"),
+        (
+            lambda: nupi.Lagrangian({"a": rates.recall() >= 0.9}),
+            TypeError,
+            r"but .* came; give its .kind\(\)",
+        ),
+        (
+            lambda: nupi.Lagrangian({"a": (rates.recall() >= 0.9).kind}),
+            TypeError,
+            r"but .* came; call it: kind\(\)",
+        ),
         (lambda: nupi.Lagrangian([nupi.Equality()]), TypeError, "constraints must map"),
     ],
 )
@@ -177,9 +189,11 @@ def test_a_loss_that_is_no_scalar_is_refused():
 
 
 def test_a_dual_that_is_no_optimizer_is_refused():
-    lagrangian, _ = problem()
+    lagrangian, dual = problem()
     with pytest.raises(TypeError, match="dual must be a torch optimizer"):
         lagrangian.ascend(None, {"small": torch.tensor(1.0)})
+    with pytest.raises(TypeError, match="but a list came; call ascend once for each"):
+        lagrangian.ascend([dual, dual], {"small": torch.tensor(1.0)})
 
 
 def test_a_minimizing_dual_is_refused():

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Mapping
 from numbers import Real
 from operator import index
+from types import MethodType
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeAlias
 
 import torch
@@ -102,6 +103,9 @@ class Constraint:
 
     bounds: Bounds | None = None
     """Where its multipliers stay; None means anywhere."""
+
+    shapes: ClassVar[str] = "violations are never broadcast: give one per constraint, or Indexed"
+    """What an error about the shape of a violation advises."""
 
     _device: torch.device | None = None
 
@@ -285,6 +289,13 @@ class Band(Constraint):
         return [f"tolerance={self.tolerance:g}"]
 
 
+def _remedy(came: object) -> str:
+    """What to write in place of a class, of a method or of a constraint of `nupi.rates`."""
+    if isinstance(came, (type, MethodType)):
+        return f"; call it: {came.__name__}()"
+    return "; give its .kind()" if hasattr(came, "kind") else ""
+
+
 def check_constraints(constraints: Mapping[str, Constraint]) -> None:
     """Refuse what is no problem: constraints must be groups by name."""
     if not isinstance(constraints, Mapping) or not constraints:
@@ -296,9 +307,9 @@ def check_constraints(constraints: Mapping[str, Constraint]) -> None:
         if not isinstance(name, str) or not name:
             raise TypeError(f"a constraint's name must be a string that is not empty, but {name!r} came")
         if not isinstance(constraint, Constraint):
-            fix = f"; call it: {constraint.__name__}()" if isinstance(constraint, type) else ""
             raise TypeError(
-                f"constraint {name!r} must be an Equality, Inequality or Band, but {constraint!r} came{fix}"
+                f"constraint {name!r} must be an Equality, Inequality or Band, but {constraint!r} came"
+                f"{_remedy(constraint)}"
             )
 
 

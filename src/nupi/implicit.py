@@ -55,6 +55,7 @@ class Implicit(Constraint):
     """
 
     kind = "an implicit constraint"
+    shapes = "it computes multipliers from features: give nupi.Featured(values, features)"
 
     def __init__(
         self, module: nn.Module, kind: Constraint | None = None, *, project: Projects = "outputs"

@@ -228,6 +228,14 @@ def test_what_is_no_problem_is_refused():
         run.trainer(pl, -1, max_epochs=-1, limit_train_batches=1).fit(endless, run.loader(64, 32))
 
 
+def test_a_step_that_does_not_call_the_lagrangian_is_told(pl):
+    forgetful = run.module(pl, "mixin")
+    # Lightning looks for this name.
+    forgetful.training_step = lambda batch, batch_idx: run.evaluate(forgetful.model, batch)[0]  # noqa: ARG005
+    with pytest.warns(RuntimeWarning, match="training_step has not called the Lagrangian"):
+        run.trainer(pl, 2).fit(forgetful, run.loader(64, 32))
+
+
 def test_the_mixin_behind_the_module_is_refused():
     from lightning import LightningModule
 

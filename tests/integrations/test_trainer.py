@@ -160,6 +160,14 @@ def test_violations_see_columns_that_the_model_does_not(tmp_path):
     assert len(trainer.predict(rows).predictions) == 50
 
 
+def test_a_column_that_was_removed_is_named(tmp_path):
+    trainer = trainer_with(
+        tmp_path, lambda _, inputs, __: {"rate": inputs["group"].float().mean()}, Grouped(64, seed=0)
+    )
+    with pytest.raises(KeyError, match=r"asked for 'group', but inputs has .*give columns=\['group'\]"):
+        trainer.train()
+
+
 def test_violations_see_labels_that_the_loss_takes_out_of_the_batch(tmp_path):
     seen = []
 

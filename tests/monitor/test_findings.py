@@ -240,6 +240,24 @@ def test_who_asks_what_is_wrong_gets_an_answer_and_no_warning(tmp_path):
             monitor.close()
 
 
+def test_a_monitor_that_has_seen_no_step_says_so():
+    lagrangian = nupi.Lagrangian({"c": nupi.Inequality()})
+    dual = nupi.NuPI(lagrangian.parameters(), ki=0.1)
+    monitor = nupi.Monitor(lagrangian)
+    with pytest.warns(RuntimeWarning, match="seen no step .* call lagrangian.ascend"):
+        assert monitor.diagnose() == []
+    lagrangian.ascend(dual, {"c": torch.tensor(1.0)})
+    assert monitor.diagnose() == []
+
+
+def test_a_finding_of_a_whole_group_says_so():
+    violation = torch.stack([torch.linspace(1.0, 0.9, 300)] * 2, dim=1)
+    multiplier = torch.linspace(0.0, 30.0, 300).unsqueeze(1).expand(-1, 2)
+    (finding,) = judge(violation, multiplier, inequality=True, name="c")
+    assert finding.constraint == "c[0]"
+    assert finding.evidence.endswith("(and all others of 'c')")
+
+
 def test_a_healthy_run_is_quiet():
     monitor, left = scalar_run(0.02, 1.0)
     assert monitor.diagnose() == []

@@ -108,6 +108,10 @@ def test_bad_requests_are_refused():
     dual.param_groups[0]["params"][0].grad = torch.ones(2)
     with pytest.raises(ValueError, match=r"lr must lie in \[0, inf\), but -1\.0 came"):
         dual.step()
+    with pytest.raises(ValueError, match=r"steps must be at least 1, but -5\.0 came"):
+        nupi.SelfTuned(params, steps=-5.0)
+    with pytest.raises(TypeError, match="but parameters came; give the optimizer itself"):
+        nupi.SelfTuned(params, steps=5, primal=params)
     with pytest.raises(TypeError, match="primal is a Adadelta, whose response cannot be measured"):
         nupi.SelfTuned(params, steps=5, primal=torch.optim.Adadelta([torch.zeros(1, requires_grad=True)]))
 

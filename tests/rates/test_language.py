@@ -442,6 +442,7 @@ def test_what_is_wrong_is_named():
         (lambda: (recall >= 0.9)(logits[:5], labels, groups), ValueError, "labels has shape"),
         (lambda: (recall >= 0.9)(logits.unsqueeze(1), labels, groups), ValueError, "squeeze"),
         (lambda: (recall >= 0.9).measure([]), ValueError, "batches gave nothing"),
+        (lambda: (recall >= 0.9).measure((logits, labels, groups)), TypeError, "one tuple for each batch"),
         (lambda: (recall >= 0.9).measure([(logits, labels, groups * 0)]), ValueError, "none for: recall, group 1"),
         (lambda: rates.recall(classes=3).measure([(logits, labels)]), ValueError, r"\(rows, classes\)"),
     ):  # fmt: skip

@@ -25,7 +25,10 @@ def check_dual(
 ) -> list[dict[str, Any]]:
     """The param group of each multiplier; refuse an optimizer that would not move it, or would move it down."""
     if not isinstance(dual, torch.optim.Optimizer):
-        raise TypeError(f"dual must be a torch optimizer over the multipliers, but {dual!r} came")
+        several = isinstance(dual, (list, tuple))
+        came = f"a {type(dual).__name__}" if several else repr(dual)
+        fix = "; call ascend once for each, with the violations of its constraints" if several else ""
+        raise TypeError(f"dual must be a torch optimizer over the multipliers, but {came} came{fix}")
     held = {id(param): group for group in dual.param_groups for param in group["params"]}
     groups = []
     for name, multiplier in named:

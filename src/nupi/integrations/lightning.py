@@ -13,6 +13,7 @@ class Classifier(ConstrainedMixin, L.LightningModule):
 from __future__ import annotations
 
 import importlib
+import warnings
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -173,6 +174,16 @@ class ConstrainedCallback(*_CALLBACKS):  # type: ignore[misc]
     ) -> None:
         """Ascend after a step of LBFGS: within it, all evaluations need the same multipliers."""
         self._ascend_on_the_waiting(pl_module)
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002 - Lightning's signature
+        """Warn if no step has used the Lagrangian: the constraints are then without effect."""
+        if self._step < 0 and not self._seen.batches:
+            warnings.warn(
+                "training_step has not called the Lagrangian, so no constraint has an effect; "
+                "return self.lagrangian(loss, violations) in place of the loss",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     def _ascend_on_the_waiting(self, pl_module: Any) -> None:
         if self._waiting is None:

@@ -149,9 +149,7 @@ def _told_together(group: Group, findings: list[Finding]) -> list[Finding]:
             continue
         first = min(same, key=lambda finding: SEVERITIES.index(finding.severity))
         if len(same) == group.size and group.size > 1:
-            first = replace(
-                first, evidence=f"all {group.size} of its constraints: of the first, {first.evidence}"
-            )
+            first = replace(first, evidence=f"{first.evidence} (and all others of {group.name!r})")
         elif len(same) > 1:
             first = replace(first, evidence=f"{first.evidence} (and {len(same) - 1} more of {group.name!r})")
         told.append(replace(first, constraint=group.name) if kind == "inactive" else first)

@@ -163,6 +163,11 @@ class Monitor:
                 graph is kept: `backward` can still be called.
         """
         found = diagnose(self._read())
+        if not self._count:
+            _warn(
+                "nupi.Monitor has seen no step of the multipliers, so there is nothing to diagnose; make it before the "
+                "loop, and call lagrangian.ascend (or Coefficient.update) in each step"
+            )
         return (
             found
             if violations is None

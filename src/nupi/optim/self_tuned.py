@@ -332,14 +332,14 @@ class SelfTuned(DualOptimizer):
             value = group[name]
             if isinstance(value, torch.Tensor):
                 raise TypeError(f"{name} must be a number, but a tensor came; use param groups")
+            if name == "steps" and value < 1:
+                raise ValueError(
+                    f"steps must be at least 1, but {value!r} came; it is a number of dual steps, "
+                    "and a quarter of training is a good answer"
+                )
             # Beyond, gains would be no numbers.
             if not 1e-12 <= value <= 1e12:
                 raise ValueError(f"{name} must lie between 1e-12 and 1e12, but {value!r} came")
-        if group["steps"] < 1:
-            raise ValueError(
-                f"steps must be at least 1, but {group['steps']!r} came; it is a number of dual steps, "
-                "and a quarter of training is a good answer"
-            )
 
     # --- measuring ---
 

@@ -43,6 +43,10 @@ def check_optimizers(optimizers: Any) -> tuple[torch.optim.Optimizer, ...]:
             f"primal must be the optimizer of the model, or several of them, but a {type(optimizers).__name__} came"
         ) from None
     for optimizer in found:
+        if isinstance(optimizer, torch.Tensor):
+            raise TypeError(
+                "primal must be the optimizer of the model, but parameters came; give the optimizer itself"
+            )
         if not isinstance(optimizer, SUPPORTED):
             known = ", ".join(kind.__name__ for kind in SUPPORTED)
             raise TypeError(

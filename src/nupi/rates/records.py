@@ -131,6 +131,10 @@ def gather(kinds: Iterable[Record], batches: Iterable[Any], soft: Soft | None) -
     """The records of all rows of `batches`, in one pass; of sums, memory is one batch's."""
     found: dict[Record, list[torch.Tensor]] = {kind: [] for kind in kinds}
     for batch in batches:
+        if isinstance(batches, tuple) and isinstance(batch, torch.Tensor):
+            raise TypeError(
+                "batches must hold one tuple for each batch; for a single one give [(logits, labels, ...)]"
+            )
         rows = Rows(*batch) if isinstance(batch, tuple | list) else Rows(batch)
         for kind, parts in found.items():
             parts.append(kind.of(rows, soft))

@@ -178,7 +178,7 @@ class Dense(Violation):
             return values.reshape(shape)
         raise ValueError(
             f"the violation of {target.name!r} has shape {tuple(values.shape)}, but its group has shape "
-            f"{tuple(shape)}; violations are never broadcast: give one per constraint, or Indexed"
+            f"{tuple(shape)}; {target.constraint.shapes}"
         )
 
 
@@ -332,9 +332,12 @@ def as_violation(name: str, given: Any) -> Violation:
         return Dense(given)
     if isinstance(given, Violation):
         return given
+    fix = "give the tensor itself, without .item() or .numpy(), so that gradients reach the model"
+    if callable(given):
+        fix = "call it, and give the tensor that it returns"
     raise TypeError(
         f"the violation of {name!r} must be a tensor, Indexed, Averaged or Measured, but it is a "
-        f"{type(given).__name__}; give the tensor itself, without .item(), so that gradients reach the model"
+        f"{type(given).__name__}; {fix}"
     )
 
 

@@ -51,6 +51,13 @@ def test_without_constraints_it_is_logistic_regression(free):
     assert free.classes_.tolist() == ["no", "yes"]
 
 
+def test_one_hidden_layer_may_be_a_number():
+    number, tuple_ = (
+        classifier(None, hidden_layer_sizes=hidden, max_steps=2).fit(X, Y) for hidden in (16, (16,))
+    )
+    assert number.predict_proba(X) == pytest.approx(tuple_.predict_proba(X))
+
+
 @pytest.mark.parametrize("hidden", [(), (16,)])
 def test_equalized_odds_and_a_rate_are_met_as_decisions(free, hidden):
     bounds = {"equalized_odds": 0.02, "false_positive_rate": 0.1}
@@ -285,6 +292,7 @@ def test_partial_fit_knows_the_groups_that_a_categorical_names():
         ({"recall": 1.5}, ValueError, "between 0 and 1"),
         ({"recall": "high"}, ValueError, "must be a finite number"),
         ({"recall": (None, None)}, ValueError, r"a pair \(lowest, highest\)"),
+        ({"recall": (0.7, 0.3)}, ValueError, "its lowest value above its highest"),
         ({"recall": {"yes": 0.5}}, ValueError, "pos_label"),
         ({"demographic_parity": 0.1}, ValueError, "sensitive_features=None"),
     ],

@@ -40,7 +40,8 @@ class ConstrainedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             `nupi.integrations.sklearn.names`. None trains without.
         module: a torch module, which is copied, or a function (inputs, outputs) that makes one. Two classes have one
             output, more have one each.
-        hidden_layer_sizes: widths of the hidden layers, if no module is given; () is logistic regression.
+        hidden_layer_sizes: widths of the hidden layers, or of the only one, if no module is given; () is logistic
+            regression.
         intersections: whether the groups are the combinations of the sensitive attributes, not those of each.
         pos_label: the class that counts as positive, of two; the last in sorted order unless given.
         max_steps: gradient steps of `fit`.
@@ -79,7 +80,7 @@ class ConstrainedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         constraints: Mapping[str, Any] | None = None,
         *,
         module: Any = None,
-        hidden_layer_sizes: Sequence[int] = (),
+        hidden_layer_sizes: int | Sequence[int] = (),
         intersections: bool = False,
         pos_label: Any = None,
         max_steps: int = 3_000,

@@ -141,6 +141,8 @@ def _pair(name: str, plain: str, bound: Any) -> tuple[float | None, float | None
         if len(bound) != 2 or all(side is None for side in bound):
             raise ValueError(f"constraints[{name!r}]={bound!r} must be a number or a pair (lowest, highest)")
         low, high = (None if side is None else _bound(name, side) for side in bound)
+        if low is not None and high is not None and low > high:
+            raise ValueError(f"constraints[{name!r}]={bound!r} has its lowest value above its highest")
         return low, high
     value = _bound(name, bound)
     return (value, None) if plain in AT_LEAST else (None, value)

@@ -41,7 +41,7 @@ class Standardize(nn.Module):
 
 def network(
     given: Any,
-    hidden: Sequence[int],
+    hidden: int | Sequence[int],
     x: torch.Tensor,
     weights: torch.Tensor,
     outputs: int,
@@ -52,7 +52,7 @@ def network(
 
     Args:
         given: a module, which is copied; a function of the numbers of inputs and of outputs that makes one; or None.
-        hidden: the widths of the hidden layers, if no module is given; none for a linear model.
+        hidden: the widths of the hidden layers, or of the only one, if no module is given; none for a linear model.
         x: the training rows.
         weights: the weight of each row.
         outputs: how many logits a row has.
@@ -60,7 +60,8 @@ def network(
     """
     inputs = x.shape[1]
     if given is None:
-        inner: nn.Module = _layers((inputs, *hidden, outputs))
+        widths = (hidden,) if isinstance(hidden, int) else hidden
+        inner: nn.Module = _layers((inputs, *widths, outputs))
     elif isinstance(given, nn.Module):
         inner = copy.deepcopy(given)
     elif callable(given):

@@ -146,13 +146,26 @@ class ConstrainedMixin(_Base):  # type: ignore[misc]
                 f"{type(self).__name__}.compute_loss did not call the model that training_step gave it, so there are "
                 "no outputs for `violations`; call model(**inputs) there"
             )
-        violations = self.violations(self.model, batch, outputs[0])
+        violations = self._violations_of(batch, outputs[0])
         # Older versions divide by the same number at the end of an epoch, too, where fewer micro-batches are left.
         batches = getattr(self, "current_gradient_accumulation_steps", self.args.gradient_accumulation_steps)
         value: torch.Tensor = self.lagrangian(loss * batches, violations)  # first: it refuses what is wrong
         self._seen.add(violations)
         self._numbers.note("nupi/lagrangian", value)
         return torch.div(value, batches)
+
+    def _violations_of(self, batch: Any, outputs: Any) -> Any:
+        """What the user's function gives; if it misses a column, an error that says how to keep it."""
+        try:
+            return self.violations(self.model, batch, outputs)
+        except KeyError as error:
+            name = error.args[0] if error.args else None
+            if not isinstance(name, str) or name in batch:
+                raise
+            raise KeyError(
+                f"violations asked for {name!r}, but inputs has {', '.join(map(repr, batch))}. The Trainer removes "
+                f"columns that the model does not take: to keep this one, give columns=[{name!r}]"
+            ) from error
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """The Trainer's numbers, and with those of the training the Lagrangian, violations, multipliers and gains."""
@@ -176,7 +189,7 @@ class ConstrainedMixin(_Base):  # type: ignore[misc]
             result = super().prediction_step(model, inputs, *args, **kwargs)
         if outputs:
             with torch.no_grad():
-                self._evaluation.add(self.violations(self.model, batch, outputs[0]), rows_of(batch))
+                self._evaluation.add(self._violations_of(batch, outputs[0]), rows_of(batch))
         return result
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
