@@ -123,7 +123,7 @@ class Constraint:
         return torch.empty(self.multiplier_shape, dtype=self.init.dtype, device=self._device).copy_(self.init)
 
     def errors(self, violation: torch.Tensor) -> torch.Tensor:
-        """The errors that move the multipliers: c(x), where c(x) <= 0 or c(x) = 0 must hold. Any rows of a group may come."""
+        """The errors that move the multipliers: c(x), where c(x) <= 0 or c(x) = 0 must hold. Works on any rows."""
         return violation
 
     def term(self, theta: torch.Tensor, e: torch.Tensor, penalty: float | None = None) -> torch.Tensor:
@@ -312,7 +312,9 @@ def checked_penalty(
     unknown = [name for name in given if name not in constraints]
     if unknown:
         known = ", ".join(map(repr, constraints))
-        raise ValueError(f"penalty names {unknown[0]!r}, but there is no such constraint; the constraints are {known}")
+        raise ValueError(
+            f"penalty names {unknown[0]!r}, which is not a constraint here; the constraints are {known}"
+        )
     checked = {name: _checked_positive(f"penalty of {name!r}", value) for name, value in given.items()}
     return {name: value for name, value in checked.items() if value is not None}
 

@@ -352,7 +352,7 @@ class Lagrangian(MultiplierModule):
         except KeyError as unknown:
             known = ", ".join(repr(name) for name in self.constraints)
             raise KeyError(
-                f"violations has {unknown}, but there is no such constraint; the constraints are {known}"
+                f"violations has {unknown}, which is not a constraint here; the constraints are {known}"
             ) from None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Lagrangian:

@@ -191,7 +191,7 @@ class MultiplierModule(nn.Module):
         missing_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        """Let torch load what belongs to a subclass, without the multipliers and without hooks that have run already."""
+        """Let torch load what belongs to a subclass: without the multipliers, and without hooks that have run."""
         every, hooks = self._parameters, self._load_state_dict_pre_hooks
         self._parameters = {name: p for name, p in every.items() if name not in self.constraints}
         self._load_state_dict_pre_hooks = OrderedDict()
