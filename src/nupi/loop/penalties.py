@@ -76,7 +76,6 @@ class PenaltySchedule:
     def step(self, violations: Violations) -> None:
         """Raise the penalties of constraints whose infeasibility falls too slowly. Takes violations as `ascend` does.
 
-
         A constraint that is absent does not change. With many processes and `reduce`, every rank must call it. The
         largest infeasibility of any rank counts, so all ranks have the same penalties.
 
