@@ -237,7 +237,7 @@ def test_tallies_of_other_groups_do_not_add_up():
     three, one = (
         rates.Tally.of(logits, None, torch.zeros(10, dtype=torch.long), count, ("all",)) for count in (3, 1)
     )
-    with pytest.raises(ValueError, match=r"\(1, 3\) and \(1, 1\) do not add up"):
+    with pytest.raises(ValueError, match=r"\(1, 3\) and \(1, 1\) cannot be added"):
         three + one
 
 

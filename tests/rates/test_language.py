@@ -420,7 +420,7 @@ def test_what_is_wrong_is_named():
         (lambda: recall >= -0.1, ValueError, "bound=-0.1: the recall is a share"),
         (lambda: recall == 0.9, TypeError, r"write .equals\(0.9\)"),
         (lambda: recall < 0.9, TypeError, "written with <= or >="),
-        (lambda: max(recall[0], recall[1]), TypeError, r"larger of some is stack\(...\).max\(\)"),
+        (lambda: max(recall[0], recall[1]), TypeError, r"largest of several is stack\(...\).max\(\)"),
         (lambda: recall[9], IndexError, "entry 9 was asked for, but there are"),
         (lambda: recall.gap().kind(), TypeError, "has no bound yet; bound it first"),
         (lambda: 0.1 <= recall <= 0.2, TypeError, "neither true nor false"),

@@ -33,7 +33,9 @@ ELSEWHERE = frozenset(
         "alpha",
     )
 )
-DESCEND = "use maximize=False to minimize"  # left out in `minimize` and `sweep`: their multipliers must ascend
+DESCEND = (
+    "use maximize=False to minimize"  # left out in `minimize` and `sweep`: their multipliers must ascend
+)
 ANOTHER_PROBLEM = "it is a checkpoint of another problem, and nothing was loaded"
 
 
