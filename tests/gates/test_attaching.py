@@ -303,7 +303,7 @@ def test_twice_is_refused(unit):
 def test_two_layers_cannot_have_their_gates_in_one_norm():
     model = Shared()
     gates.attach(model, "a")
-    with pytest.raises(ValueError, match="followed by 'norm', which has the gates of another layer already"):
+    with pytest.raises(ValueError, match="followed by 'norm', which already has the gates of another layer"):
         gates.attach(model, "b")
 
 
