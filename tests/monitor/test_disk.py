@@ -106,7 +106,7 @@ def test_what_is_no_record_says_so(tmp_path):
     with pytest.raises(FileNotFoundError, match="no record here"):
         read(tmp_path)
     (tmp_path / disk.FILE).write_text("hello")
-    with pytest.raises(ValueError, match="no record of nupi"):
+    with pytest.raises(ValueError, match="not a record of nupi"):
         read(tmp_path)
 
 

@@ -205,7 +205,7 @@ def test_what_is_wrong_is_named():
         parity(logits, None, torch.full_like(groups, 3))
     with pytest.raises(ValueError, match="labels=None"):
         EqualOpportunity(3)(logits, None, groups)
-    with pytest.raises(ValueError, match="batches gave nothing"):
+    with pytest.raises(ValueError, match="batches is empty"):
         parity.measure([])
     with pytest.raises(ValueError, match="group 2 without any row"):
         parity.measure([(logits, labels, groups.clamp(max=1))])

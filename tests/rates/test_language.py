@@ -414,7 +414,7 @@ def test_what_is_wrong_is_named():
         (lambda: recall.gap("pairs"), ValueError, "choose 'groups' or 'overall'"),
         (lambda: rates.recall().gap(), ValueError, "at least 2 groups"),
         (lambda: recall.gap() <= -0.1, ValueError, "never below 0"),
-        (lambda: recall.gap() >= 0.1, ValueError, "no single constraint"),
+        (lambda: recall.gap() >= 0.1, ValueError, "not a single constraint"),
         (lambda: recall <= float("nan"), ValueError, "finite"),
         (lambda: recall <= 5, ValueError, "bound=5: the recall is a share between 0 and 1; 5% is 0.05"),
         (lambda: recall >= -0.1, ValueError, "bound=-0.1: the recall is a share"),
@@ -441,7 +441,7 @@ def test_what_is_wrong_is_named():
         (lambda: (recall >= 0.9)(logits, labels, groups, weights=-logits.abs()), ValueError, "weights must be"),
         (lambda: (recall >= 0.9)(logits[:5], labels, groups), ValueError, "labels has shape"),
         (lambda: (recall >= 0.9)(logits.unsqueeze(1), labels, groups), ValueError, "squeeze"),
-        (lambda: (recall >= 0.9).measure([]), ValueError, "batches gave nothing"),
+        (lambda: (recall >= 0.9).measure([]), ValueError, "batches is empty"),
         (lambda: (recall >= 0.9).measure([(logits, labels, groups * 0)]), ValueError, "none for: recall, group 1"),
         (lambda: rates.recall(classes=3).measure([(logits, labels)]), ValueError, r"\(rows, classes\)"),
     ):  # fmt: skip

@@ -273,7 +273,7 @@ def test_partial_fit_knows_the_groups_that_a_categorical_names():
         model.partial_fit(X[:2], Y[:2], sensitive_features=pd.Series(["y", "f"], name="sex"))
     with pytest.raises(ValueError, match="every call, or in none"):
         model.partial_fit(X[:2], Y[:2])
-    with pytest.raises(ValueError, match="not what came before"):
+    with pytest.raises(ValueError, match="differs from the first call"):
         model.partial_fit(X[:2], Y[:2], classes=["a", "b"], sensitive_features=sexes[:2])
 
 
