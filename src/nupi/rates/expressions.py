@@ -181,7 +181,9 @@ class Expression:
         from nupi.rates.algebra import Affine
 
         if isinstance(factor, Expression):
-            raise TypeError("a product of two rates is not possible; take sums, differences, multiples and ratios")
+            raise TypeError(
+                "a product of two rates is not possible; take sums, differences, multiples and ratios"
+            )
         return Affine(self, number("factor", factor), 0.0)
 
     __rmul__ = __mul__
