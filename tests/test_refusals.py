@@ -15,7 +15,11 @@ def indexed(*indices, values=None):
 @pytest.mark.parametrize(
     ("violations", "error", "message"),
     [
-        ({"fare": torch.zeros(3)}, KeyError, "'fare', which is no constraint here; they are 'fair', 'small'"),
+        (
+            {"fare": torch.zeros(3)},
+            KeyError,
+            "'fare', which is not a constraint here; the constraints are 'fair'",
+        ),
         ({"fair": torch.zeros(())}, ValueError, r"'fair' has shape \(\), but its group has shape \(3,\)"),
         ({"fair": torch.zeros(1)}, ValueError, "never broadcast"),
         ({"fair": torch.zeros(3, 1)}, ValueError, r"shape \(3, 1\)"),

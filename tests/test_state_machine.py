@@ -179,7 +179,7 @@ class Face(RuleBasedStateMachine):
         pair = {"bounded": wrong, "equal": good}
         with pytest.raises((ValueError, TypeError, IndexError)):
             self.lagrangian.ascend(self.dual, pair if first else dict(reversed(pair.items())))
-        with pytest.raises(KeyError, match="no constraint here"):
+        with pytest.raises(KeyError, match="not a constraint here"):
             self.lagrangian.ascend(self.dual, {"equal": good, "unknown": good})
 
     @rule(

@@ -63,7 +63,7 @@ __all__ = [
     "tune",
 ]
 
-# The solver and the other parts are loaded when first asked for: a training loop does not need them.
+# The solver and the other parts are loaded on first use: a training loop does not need them.
 _PARTS = ("distributed", "gates", "monitor", "rates", "theory", "tune")
 _LATE = {
     "Best": "nupi.loop.best",

@@ -1,4 +1,4 @@
-"""`nupi` and `python -m nupi`: the command, or how to install what it needs."""
+"""`nupi` and `python -m nupi`: run the command, or say which package it still needs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 def main() -> None:
     """Run the command line of `nupi.paper.command`."""
     try:
-        if sys.argv[1:2] in (["watch"], ["report"]):  # these need less than the reproduction does
+        if sys.argv[1:2] in (["watch"], ["report"]):  # these two need fewer packages than the reproduction
             from nupi.monitor.command import app
         else:
             from nupi.paper.command import app
@@ -16,7 +16,7 @@ def main() -> None:
         app(prog_name="nupi")
     except ModuleNotFoundError as missing:
         package = (missing.name or "").partition(".")[0]
-        if package == "nupi":  # our own fault, not a missing extra
+        if package == "nupi":  # a defect of nupi, not a missing extra
             raise
         sys.exit(
             f"nupi: the command needs the package {package!r}, which is not installed.\n"

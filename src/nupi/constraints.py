@@ -1,7 +1,7 @@
-"""Kinds of constraints. Each owns its bounds, its projection, its term in the Lagrangian and what it can load.
+"""Kinds of constraints. Each has its bounds, its projection, its term in the Lagrangian and its check of a checkpoint.
 
-A kind says three things: the shape of its multipliers, the errors that a violation gives them, and the bounds that they
-stay within. Everything else follows from these here, once. A new kind is a subclass of `Constraint`.
+A kind defines three things: the shape of its multipliers, the errors that a violation gives to them, and their bounds.
+Everything else follows from these three. A new kind is a subclass of `Constraint`.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ Size: TypeAlias = "int | Sequence[int]"
 
 
 class Bounds(NamedTuple):
-    """Where multipliers may be. Dual optimizers, `ascend`, `minimize` and `sweep` all project by this class.
+    """The interval in which multipliers must be. Dual optimizers, `ascend`, `minimize` and `sweep` project with it.
 
     After a step, theta = min(upper, max(lower, theta)).
 
     Attributes:
-        lower: the least value, or None.
-        upper: the greatest value, or None.
-        restart: whether a multiplier goes back to `lower` where its error is negative.
-        both: whether an error of either sign is a violation, as for an equality; by default one above 0 is.
+        lower: the smallest value, or None.
+        upper: the largest value, or None.
+        restart: whether a multiplier is set to `lower` when its error is negative.
+        both: whether errors of both signs are violations, as for an equality. By default only errors above 0 are.
 
     Example:
         >>> theta = torch.tensor([-0.5, 0.5, 9.0])
@@ -49,12 +49,12 @@ class Bounds(NamedTuple):
     both: bool = False
 
     def project_(self, theta: Tensors, e: Tensors, integrators: Sequence[Tensors] = ()) -> None:
-        """Bring multipliers that were just moved back within the bounds, in place.
+        """Project multipliers that were just moved to the bounds, in place.
 
         Args:
             theta: the multipliers.
             e: the errors that moved them.
-            integrators: state that stands for the past of `theta`, which a restart clears.
+            integrators: state that has summed up the past of `theta`; a restart clears it.
         """
         clamp_into_(theta, theta, self.lower, self.upper)
         if self.restart:
@@ -72,10 +72,10 @@ class Bounds(NamedTuple):
 
 
 class Constraint:
-    """A group of constraints of one kind. Use `Equality`, `Inequality` or `Band`, or write a kind of your own.
+    """A group of constraints of one kind. Use `Equality`, `Inequality` or `Band`, or write your own subclass.
 
-    A subclass says which errors e(c) a violation c gives its multipliers (`errors`), and between which `bounds` they
-    stay. With that, L(x, theta) = f(x) + sum of theta_i e_i.
+    A subclass says which errors e(c) a violation c gives to the multipliers (`errors`), and within which `bounds` the
+    multipliers stay. The Lagrangian is then L(x, theta) = f(x) + sum of theta_i e_i.
 
     Args:
         size: how many constraints the group has: a number, or the shape of the tensor of violations.
@@ -112,28 +112,28 @@ class Constraint:
     def __init__(self, size: Size = 1, *, init: float | torch.Tensor = 0.0) -> None:
         self.shape = _checked_shape(size)
         self.init = _checked_init(init, self.multiplier_shape)
-        # A tensor says where the multipliers are to be; a number leaves it to torch, as a module's weights are.
+        # A tensor sets the device of the multipliers. With a number, torch's default device is used, as for a module.
         self._device = init.device if isinstance(init, torch.Tensor) else None
         if not self.init.is_meta and (problem := self.misfit(self.init)):
             raise ValueError(f"init={init!r} {problem}")
 
     @property
     def multiplier_shape(self) -> torch.Size:
-        """The shape of the multipliers: that of the violations, unless a kind needs several for each."""
+        """The shape of the multipliers: that of the violations, unless a constraint has several multipliers."""
         return self.shape
 
     def start(self) -> torch.Tensor:
-        """A new tensor of starting multipliers, float32 or wider."""
+        """A new tensor with the initial multipliers, float32 or wider."""
         return torch.empty(self.multiplier_shape, dtype=self.init.dtype, device=self._device).copy_(self.init)
 
     def errors(self, violation: torch.Tensor) -> torch.Tensor:
-        """What moves the multipliers: c(x) such that c(x) <= 0, or = 0, is asked for. Works on any rows of a group."""
+        """The errors that move the multipliers: c(x), where c(x) <= 0 or c(x) = 0 must hold. Works on any rows."""
         return violation
 
     def term(self, theta: torch.Tensor, e: torch.Tensor, penalty: float | None = None) -> torch.Tensor:
         """What these multipliers and errors add to the Lagrangian, in float32 or wider even under autocast.
 
-        Without a penalty theta . e. With a penalty c, the augmented Lagrangian of Hestenes, Powell and Rockafellar:
+        Without a penalty: theta . e. With a penalty c: the augmented Lagrangian of Hestenes, Powell and Rockafellar,
 
             max over lambda within the bounds of  lambda e - (lambda - theta)^2 / (2 c)
         """
@@ -147,9 +147,9 @@ class Constraint:
     def weights(
         self, theta: torch.Tensor, e: torch.Tensor, penalty: float | torch.Tensor | None = None
     ) -> torch.Tensor:
-        """What each error's gradient is multiplied by in the gradient of the Lagrangian.
+        """The factor of each error's gradient in the gradient of the Lagrangian.
 
-        That is theta; with a penalty c it is theta + c e within the bounds, where the maximum in `term` is.
+        Without a penalty it is theta. With a penalty c it is theta + c e, clamped to the bounds: the maximum in `term`.
         """
         if penalty is None:
             return theta
@@ -157,7 +157,7 @@ class Constraint:
         return moved if self.bounds is None else moved.clamp(self.bounds.lower, self.bounds.upper)
 
     def infeasibility(self, e: torch.Tensor) -> torch.Tensor:
-        """How far each error is from what is asked for."""
+        """How far each constraint is from being met, from its error."""
         return e.abs() if self.bounds is None or self.bounds.both else e.clamp(min=0)
 
     def largest(self, values: torch.Tensor) -> torch.Tensor:
@@ -166,12 +166,12 @@ class Constraint:
         return e.abs().max() if self.bounds is None or self.bounds.both else e.max()
 
     def slackness(self, theta: torch.Tensor, e: torch.Tensor) -> torch.Tensor:
-        """The residual of complementary slackness: a bounded multiplier is 0, or its constraint is tight."""
+        """The residual of complementary slackness: a bounded multiplier is 0, or its constraint holds with equality."""
         free = self.bounds is None or self.bounds.both
         return torch.zeros_like(e) if free else (theta * e).abs()
 
     def misfit(self, theta: torch.Tensor) -> str | None:
-        """Why these values cannot be multipliers of this kind, if they cannot; a phrase with a remedy."""
+        """If these values cannot be multipliers of this kind: a phrase with the reason and a remedy. Otherwise None."""
         if self.bounds is None:
             return None
         low, high = self.bounds.lower, self.bounds.upper
@@ -189,7 +189,7 @@ class Constraint:
         return f"{type(self).__name__}({', '.join(map(str, (size, *self._options())))})"
 
     def _options(self) -> list[str]:
-        """What its repr shows after the size. All ranks of a run must show the same."""
+        """The options that the repr shows after the size. They must be the same on all ranks of a run."""
         return []
 
 
@@ -210,11 +210,11 @@ class Inequality(Constraint):
     Args:
         size: how many constraints the group has: a number, or the shape of the tensor of violations.
         init: where the multipliers start, >= 0.
-        restart: whether a multiplier goes back to 0 whenever its constraint is strictly satisfied (the dual
-            restarts of Gallego-Posada et al., 2022). It ends overshoot at once, but needs exact violations
-            and cannot hold a multiplier that should settle above 0.
-        upper: the most that a multiplier may become, or None. A constraint that cannot be met then costs `upper` per
-            unit of violation, instead of a multiplier that grows for ever.
+        restart: whether a multiplier is set to 0 whenever its constraint is strictly satisfied (the dual restarts
+            of Gallego-Posada et al., 2022). It ends overshoot at once. But it needs exact violations, and a
+            multiplier that should settle above 0 does not.
+        upper: the largest value of a multiplier, or None. If a constraint cannot be met, its multiplier stops there
+            and does not grow without end. One unit of violation then costs `upper`.
 
     Example:
         >>> Inequality(3, upper=100.0)
@@ -236,12 +236,12 @@ class Inequality(Constraint):
 
     @property
     def restart(self) -> bool:
-        """Whether a multiplier goes back to 0 whenever its constraint is strictly satisfied."""
+        """Whether a multiplier is set to 0 whenever its constraint is strictly satisfied."""
         return self.bounds.restart
 
     @property
     def upper(self) -> float | None:
-        """The most that a multiplier may become."""
+        """The largest value of a multiplier, or None."""
         return self.bounds.upper
 
     def _options(self) -> list[str]:
@@ -297,7 +297,7 @@ def _remedy(came: object) -> str:
 
 
 def check_constraints(constraints: Mapping[str, Constraint]) -> None:
-    """Refuse what is no problem: constraints must be groups by name."""
+    """Raise unless `constraints` is a mapping from names to groups of constraints."""
     if not isinstance(constraints, Mapping) or not constraints:
         raise TypeError(
             "constraints must map at least one name to an Equality, Inequality or Band, "
@@ -323,7 +323,9 @@ def checked_penalty(
     unknown = [name for name in given if name not in constraints]
     if unknown:
         known = ", ".join(map(repr, constraints))
-        raise ValueError(f"penalty names {unknown[0]!r}, which is no constraint here; they are {known}")
+        raise ValueError(
+            f"penalty names {unknown[0]!r}, which is not a constraint here; the constraints are {known}"
+        )
     checked = {name: _checked_positive(f"penalty of {name!r}", value) for name, value in given.items()}
     return {name: value for name, value in checked.items() if value is not None}
 
@@ -360,7 +362,7 @@ def _checked_shape(size: Size) -> torch.Size:
 
 
 def _checked_init(init: float | torch.Tensor, shape: torch.Size) -> torch.Tensor:
-    """The start as a tensor, float32 or wider: of the multipliers' shape, or a scalar that stands for all of them."""
+    """The start as a tensor, float32 or wider: of the multipliers' shape, or one scalar for all of them."""
     try:
         # A number is looked at on the host: the device that new tensors go to may be one without numbers.
         given = init if isinstance(init, torch.Tensor) else torch.as_tensor(init, device="cpu")

@@ -1,13 +1,13 @@
-"""Files that are whole: written in one step, and read back only if every bit is as it was written.
+"""Files that are complete: written in one step, and read back only if every bit is as it was written.
 
-A reader of a file that is being replaced finds the old one or the new one. Processes that write the same file at once
-do not disturb each other: each writes a temporary file of its own, and the last to finish wins.
+While a file is replaced, a reader finds the old content or the new content. Several processes may write the same file
+at once: each writes its own temporary file, and the last to finish wins.
 
     save_checked(path, {"theta": theta})       # any payload that torch.load(weights_only=True) reads
     load_checked(path)                         # DamagedFileError if a bit of it has changed since
 
-    keep(path, key, value)                     # a result, and what it is the result of
-    recall(path)                               # it, or None if it has to be computed (again)
+    keep(path, key, value)                     # a result, with a key that says what it is the result of
+    recall(path)                               # the same, or None if it must be computed (again)
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Kept(NamedTuple):
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes, *, durable: bool = False) -> None:
-    """Write a file in one step: whoever reads it finds the old content or all of the new one.
+    """Write a file in one step: a reader finds the old content or the complete new content.
 
     Args:
         path: of the file; its folder is made if it does not exist.
@@ -59,10 +59,10 @@ def write_bytes(path: str | os.PathLike[str], data: bytes, *, durable: bool = Fa
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """The name of a draft to write; it takes the place of `path` in one step, or is removed if that fails."""
+    """The path of a temporary file to write. It then replaces `path` in one step; if anything fails, it is removed."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # A name that nobody else has: a fixed one, or one with a process id on a shared disk, may be somebody else's.
+    # A unique name: another process may use a fixed name, and on a shared disk also one with a process id.
     draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
     try:
         yield draft
@@ -85,11 +85,11 @@ def save_checked(path: str | os.PathLike[str], payload: Any) -> None:
 
 
 def load_checked(path: str | os.PathLike[str]) -> Any:
-    """What `save_checked` wrote, on the CPU.
+    """Read what `save_checked` wrote. Tensors are on the CPU.
 
     Raises:
         FileNotFoundError: there is no such file.
-        DamagedFileError: it is not what was written.
+        DamagedFileError: its content is not what was written.
     """
     content = Path(path).read_bytes()
     if not content.startswith(_HEAD):
@@ -108,7 +108,7 @@ def keep(path: str | os.PathLike[str], key: Any, value: Any) -> None:
 
 
 def recall(path: str | os.PathLike[str]) -> Kept | None:
-    """A result that was kept, or None if there is none; one that is damaged is said in a warning and left out."""
+    """The result that was kept, or None if there is none. A damaged file causes a warning, and counts as none."""
     try:
         found = load_checked(path)
         if not isinstance(found, dict) or found.keys() != {"key", "value"}:
@@ -122,7 +122,7 @@ def recall(path: str | os.PathLike[str]) -> Kept | None:
 
 
 def digest(*parts: str | torch.Tensor) -> str:
-    """A name for texts and tensors that others do not have: the sha256 of all of them, in order.
+    """A name that identifies texts and tensors: the sha256 of all of them, in order.
 
     >>> digest("ab", "c") == digest("a", "bc")
     False

@@ -1,7 +1,7 @@
-"""Multipliers that a module computes from features, for constraints too many to hold one multiplier each.
+"""Multipliers that a module computes from features, for more constraints than multipliers fit in memory.
 
-What a dual optimizer moves is then the module's parameters, phi. Their error is the gradient in phi of the sum of all
-theta_i(phi) c_i. So they are held, moved, checked and saved as any group of multipliers, in one flat tensor.
+The dual optimizer then moves the module's parameters phi. Their error is the gradient in phi of the sum of all
+theta_i(phi) c_i. One flat tensor holds them. It is moved, checked and saved like any group of multipliers.
 """
 
 from __future__ import annotations
@@ -28,18 +28,17 @@ Projects = Literal["outputs", "parameters"]
 class Implicit(Constraint):
     """Constraints whose multipliers a module computes from features of each constraint: theta_i = m(features_i).
 
-    Violations are given as `Featured(values, features)`, for the constraints that a batch has seen. The Lagrangian's
-    tensor of this name holds the module's parameters, flat. The module that is given is copied, and says how they are
-    used; it is not written to.
+    Give violations as `Featured(values, features)`, for the constraints of a batch. The Lagrangian's tensor of this
+    name holds the module's parameters, flat. The module that you pass is copied and never written to.
 
     Args:
-        module: features (n, ...) to n multipliers, shape (n,) or (n, 1). It is used in eval mode. Let it
-            begin near 0: the first multipliers are what it gives now.
-        kind: `Inequality()`, whose multipliers lie in [0, upper], or `Equality()`, whose may be anywhere.
-        project: how multipliers of inequalities stay within their bounds. "outputs": what the module gives is clamped,
-            and a constraint whose multiplier is at a bound does not push it further. "parameters": every parameter is
-            projected to be >= 0 after each step, as a dense multiplier is; right for a linear module without bias on
-            features that are >= 0.
+        module: maps features (n, ...) to n multipliers, of shape (n,) or (n, 1). It is used in eval mode. Its outputs
+            should be near 0 at first, because they are the initial multipliers.
+        kind: `Inequality()`, with multipliers in [0, upper], or `Equality()`, with multipliers of either sign.
+        project: how multipliers of inequalities stay within their bounds. "outputs": the outputs of the module are
+            clamped, and a constraint whose multiplier is at a bound does not push it further. "parameters": every
+            parameter is projected to be >= 0 after each step, like a dense multiplier. This is right for a linear
+            module without bias on features that are >= 0.
 
     Example:
         >>> import nupi
@@ -78,7 +77,7 @@ class Implicit(Constraint):
 
     @property
     def parameter_bounds(self) -> Bounds | None:
-        """Where the module's parameters are projected to."""
+        """The bounds of the module's parameters."""
         return self.bounds if self.project == "parameters" else None
 
     def multipliers(self, parameters: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
@@ -92,7 +91,7 @@ class Implicit(Constraint):
         return outputs if self.bounds is None else self.bounds.clamped(outputs)
 
     def outputs(self, parameters: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
-        """What the module gives with these parameters, one number a row."""
+        """The outputs of the module with these parameters, one number for each row."""
         named = dict(self._module.named_parameters())
         parts = parameters.split([param.numel() for param in named.values()])
         values: dict[str, torch.Tensor] = {
@@ -109,18 +108,18 @@ class Implicit(Constraint):
         return outputs.reshape(-1)
 
     def errors(self, violation: torch.Tensor) -> torch.Tensor:
-        """Refuse what came without features."""
+        """Refuse violations without features."""
         raise TypeError(
             f"{self!r} computes multipliers from features, but a violation of shape {tuple(violation.shape)} came "
             "without any; give nupi.Featured(values, features)"
         )
 
     def largest(self, values: torch.Tensor) -> torch.Tensor:
-        """As the kind of constraint says it."""
+        """The largest violation, as the kind of constraint defines it."""
         return self.of.largest(values)
 
     def misfit(self, theta: torch.Tensor) -> str | None:
-        """Parameters may be anything, unless they are projected."""
+        """Parameters may have any value, unless they are projected."""
         return super().misfit(theta) if self.project == "parameters" else None
 
     def _options(self) -> list[str]:
@@ -129,13 +128,13 @@ class Implicit(Constraint):
 
 @dataclass(frozen=True, eq=False)
 class Featured(Violation):
-    """Violations of some constraints with the features that their multipliers are computed from; for `Implicit`.
+    """Violations of some constraints, and the features from which `Implicit` computes their multipliers.
 
     With theta_k = module(features_k), L(x) = f(x) + sum over k of theta_k values_k.
 
     Args:
         values: one violation for each of these constraints, shape (n,).
-        features: what the module takes, one row for each of them. No gradient flows into them.
+        features: the input of the module, one row for each of these constraints. No gradient flows into them.
 
     Example:
         >>> Featured(torch.tensor([0.5, -0.1]), torch.zeros(2, 3))
@@ -163,7 +162,7 @@ class Featured(Violation):
         return f"Featured({len(self.values)} values with features of shape {tuple(self.features.shape[1:])})"
 
     def term(self, target: Target) -> torch.Tensor:
-        """The sum over the constraints that came of theta . c(x), or its augmented form."""
+        """The sum of theta c(x) over these constraints, or its augmented form."""
         implicit = self._checked(target)
         theta = implicit.multipliers(target.multiplier.detach(), self._features(target))
         return implicit.term(theta.detach(), self.values, target.penalty)
@@ -173,24 +172,24 @@ class Featured(Violation):
         return self._move(target, self._gradient(target)) if len(self.values) else None
 
     def infeasibility(self, target: Target) -> torch.Tensor | None:
-        """Of the constraints that came, not of the module's parameters."""
+        """The infeasibility of these constraints (not of the module's parameters)."""
         return self._checked(target).infeasibility(self.values.detach()) if len(self.values) else None
 
     def measured(self, constraint: Constraint) -> torch.Tensor | None:  # noqa: ARG002
-        """The values, of whatever constraints were evaluated; None if there were none."""
+        """The values of the constraints that were evaluated; None if there were none."""
         return self.values.detach() if len(self.values) else None
 
     def adds_up(self, reduce: Reduce) -> bool:  # noqa: ARG002
-        """Constraints of all processes are added, whatever `reduce` says of tensors."""
+        """Constraints of all processes are added, with either value of `reduce`."""
         return True
 
     def parts(self, target: Target) -> Parts:
-        """The gradient, which adds up."""
+        """The gradient, which is summed over processes."""
         return Parts(self._gradient(target).double())
 
     @classmethod
     def joined(cls, target: Target, total: Parts, ranks: int, reduce: Reduce) -> Move:  # noqa: ARG003
-        """The gradient of what all processes saw."""
+        """The gradient over the constraints of all processes."""
         return cls._move(target, total.values)
 
     @staticmethod
@@ -208,7 +207,7 @@ class Featured(Violation):
             outputs = implicit.outputs(parameters, self._features(target))
             bounds = implicit.bounds
             if bounds is not None and implicit.project == "outputs":
-                # At a bound, a violation that would push its multiplier further has no say; else it would wind up.
+                # At a bound, a violation that would push its multiplier further is ignored. Otherwise it would wind up.
                 low, high = (outputs.detach() <= 0) & (values < 0), torch.zeros_like(values, dtype=torch.bool)
                 if bounds.upper is not None:
                     high = (outputs.detach() >= bounds.upper) & (values > 0)

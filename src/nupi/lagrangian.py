@@ -30,24 +30,24 @@ if TYPE_CHECKING:
 Violations: TypeAlias = "Mapping[str, torch.Tensor | Violation]"
 
 
-_OWN = {"_observer": None, "_repeat": None, "_last": None}  # what a copy begins without
+_OWN = {"_observer": None, "_repeat": None, "_last": None}  # a copy starts without these
 
 
 class Ascent(NamedTuple):
-    """What a listener hears of a step that was taken."""
+    """What a listener gets after a step."""
 
     dual: torch.optim.Optimizer
     moves: Sequence[Move]  # the multipliers after the step, and the errors that moved them
 
 
 class Listener:
-    """A handle on a listener; `remove` ends it."""
+    """A handle on a callback of `Lagrangian.listen`; `remove` stops the calls."""
 
     def __init__(self, lagrangian: Lagrangian, callback: Callable[[Ascent], object]) -> None:
         self._lagrangian, self.callback = lagrangian, callback
 
     def remove(self) -> None:
-        """Call it no longer."""
+        """Stop calling this listener."""
         if self in self._lagrangian._listeners:
             self._lagrangian._listeners.remove(self)
 
@@ -55,19 +55,19 @@ class Listener:
 class Lagrangian(MultiplierModule):
     """L(x, theta) = f(x) + sum of theta . c(x), and the multipliers theta that weigh its constraints.
 
-    `lagrangian(loss, violations)` is an ordinary scalar to call `backward` on, and
-    `lagrangian.ascend(dual, violations)` moves the multipliers; the order of the two lines in a loop is the
-    update scheme. A constraint that is absent from a call is left alone by it.
+    `lagrangian(loss, violations)` returns an ordinary scalar; call `backward` on it.
+    `lagrangian.ascend(dual, violations)` moves the multipliers. The order of the two lines in a loop is the update
+    scheme. If a constraint is absent from a call, the call ignores it.
 
     Args:
         constraints: the groups of constraints by name. Any string is a name, dots included.
         penalty: for the augmented Lagrangian: a number > 0 for all constraints, or numbers by constraint name. With
             penalty c an equality adds theta h + c h^2 / 2, an inequality (max(0, theta + c g)^2 - theta^2) / (2 c).
-        reduce: in a run of many processes, how `ascend` joins what each rank measured: the "mean" or the "sum"
-            over ranks. `Averaged` violations are joined by their counts and `Indexed` ones gathered, under
-            either. All ranks then hold the same multipliers to the bit, and all must call `ascend`. None takes
-            what each rank gives; so does a run of one process, at no cost.
-        group: the process group to join; the default one unless given.
+        reduce: with many processes, how `ascend` joins the violations of the ranks: their "mean" or their "sum". With
+            both, `Averaged` violations are joined by their counts, and `Indexed` ones are gathered. All ranks then
+            have the same multipliers to the bit, and all must call `ascend`. With None every rank uses its own
+            violations. With one process, `reduce` changes nothing and costs nothing.
+        group: the process group to join; by default torch's default group.
 
     Example:
         >>> import nupi
@@ -84,14 +84,14 @@ class Lagrangian(MultiplierModule):
     reduce: Reduce | None = None
     group: ProcessGroup | None = None
     _drift: Drift | None = (
-        None  # made at the first step of many processes, once they have the same constraints
+        None  # made at the first step with many processes, after checking that they have the same constraints
     )
 
-    _without_gradient: frozenset[str] = frozenset()  # constraints whose violation was seen to have none
+    _without_gradient: frozenset[str] = frozenset()  # constraints whose violation had no gradient
 
-    _repeat: Repeat | None = None  # the last step, if the next one may be like it
+    _repeat: Repeat | None = None  # the last step, if the next one may be the same
     _last: tuple[Any, ...] | None = None  # whose step that was, with which gains, and over which constraints
-    _observer: Any = None  # the dual that moves these multipliers, if it wants to see losses with their graph
+    _observer: Any = None  # the dual optimizer, if it needs losses with their graph
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class Lagrangian(MultiplierModule):
 
     @property
     def penalties(self) -> dict[str, float]:
-        """The penalties of the augmented Lagrangian by constraint name, as a copy; assign to change them."""
+        """A copy of the penalties of the augmented Lagrangian, by constraint name. Assign a dict to change them."""
         return dict(self._penalties)
 
     @penalties.setter
@@ -118,16 +118,17 @@ class Lagrangian(MultiplierModule):
         self._penalties = checked_penalty(penalty, self.constraints)
 
     def forward(self, loss: torch.Tensor, violations: Violations) -> torch.Tensor:
-        """The Lagrangian, differentiable in whatever `loss` and `violations` came from.
+        """The value of the Lagrangian, with the graph of `loss` and `violations`.
 
         Args:
             loss: the objective f(x), a scalar.
             violations: constraint name to c(x): a tensor of the group's shape, `Indexed`, `Averaged` or another kind.
 
-        Under `reduce` it does not communicate: like the loss, the value is this rank's own, and what
-        DistributedDataParallel and `fully_shard` make of it, the average over ranks, is the Lagrangian of the
-        joined batch. (For `Averaged` that holds where counts are even; `nupi.distributed.total` makes it exact.)
-        A `SelfTuned` that measures the model is the exception: all ranks join what they found, here.
+        With `reduce` it does not communicate. Like the loss, the value is that of this rank alone.
+        DistributedDataParallel and `fully_shard` average the gradients over ranks, and the average is the gradient of
+        the Lagrangian of the joined batch. (For `Averaged` this is true if all ranks have equal counts;
+        `nupi.distributed.total` makes it exact.) One exception communicates: a `SelfTuned` that measures the model
+        joins the measurements of all ranks in this call.
         """
         if not isinstance(loss, torch.Tensor):
             raise TypeError(f"loss must be a scalar tensor, but a {type(loss).__name__} came")
@@ -160,12 +161,13 @@ class Lagrangian(MultiplierModule):
     def ascend(self, dual: torch.optim.Optimizer, violations: Violations) -> None:
         """Move the multipliers of these constraints by one step of `dual`, then project them.
 
-        It does all of its work or none of it: whatever raises, every multiplier and all state are as they were.
-        Under `reduce` all ranks move or all raise.
+        The step is all or nothing: if anything raises, every multiplier and all state are as before. With `reduce`
+        all ranks move or all ranks raise.
 
         Args:
-            dual: any torch optimizer that maximizes and holds the multipliers to be moved.
-            violations: constraint name to c(x), as for the call; exact or hard measures serve as well.
+            dual: any torch optimizer that maximizes and has these multipliers as parameters.
+            violations: constraint name to c(x), as for `lagrangian(loss, violations)`. They need no gradient, so
+                decisions and other exact measures are possible too.
         """
         compiling, repeat = torch.compiler.is_compiling(), self._repeat
         if compiling and not steps_in_graph(dual):
@@ -206,7 +208,7 @@ class Lagrangian(MultiplierModule):
             self._tell(dual, moves)
 
     def _warn_of_no_gradient(self, name: str) -> None:
-        """Say once that a constraint cannot move the model, which otherwise goes unnoticed."""
+        """Warn once that a violation without a gradient cannot move the model."""
         if torch.compiler.is_compiling() or name in self._without_gradient:
             return
         self.__dict__["_without_gradient"] = self._without_gradient | {name}
@@ -226,7 +228,7 @@ class Lagrangian(MultiplierModule):
             listener.callback(Ascent(dual, moves))
 
     def _expect_more(self, dual: torch.optim.Optimizer, moves: list[Move], violations: Violations) -> None:
-        """Get ready for more steps like this one, from the second of them on."""
+        """Prepare the fast path for more steps like this one, from the second one on."""
         if torch.compiler.is_compiling():
             return
         this = (id(dual), getattr(dual, "gains_seen", None), *violations)
@@ -237,18 +239,18 @@ class Lagrangian(MultiplierModule):
         self.__dict__["_last"] = this
 
     def check(self) -> None:
-        """Raise if a violation was refused that has not been reported yet; waits for the device.
+        """Raise if the device has refused a violation and nobody has reported it yet. Waits for the device.
 
-        An eager `ascend` on the CPU raises at once. On an accelerator, and where it is compiled, `ascend` does not
-        wait, and a later eager call reports; use this before trusting the last steps, as at a checkpoint.
+        An eager `ascend` on the CPU raises at once. On an accelerator, or when it is compiled, `ascend` does not wait,
+        and a later eager call raises. Call `check` before you rely on the last steps, for example at a checkpoint.
         """
         self._raise_refused(wait=True)
 
     def listen(self, callback: Callable[[Ascent], object]) -> Listener:
         """Have `callback` called after every `ascend` that moved multipliers, with an `Ascent`.
 
-        The step is done by then: what a callback raises reaches the caller of `ascend`, and undoes nothing. If
-        violations are refused, a callback that has a method `explain(names)` is asked for a sentence on them.
+        The step is finished then: an error in a callback reaches the caller of `ascend`, and undoes nothing. If
+        violations are refused and the callback has a method `explain(names)`, its text is added to the error.
         """
         if not callable(callback):
             raise TypeError(f"callback must be a function of an Ascent, but a {type(callback).__name__} came")
@@ -258,7 +260,7 @@ class Lagrangian(MultiplierModule):
 
     @property
     def many_ranks(self) -> bool:
-        """Whether `ascend` joins what several processes measured."""
+        """Whether `ascend` joins the violations of several processes."""
         return self.reduce is not None and distributed.world_size(self.group) > 1
 
     def sum_over_ranks(self, numbers: torch.Tensor) -> None:
@@ -267,21 +269,21 @@ class Lagrangian(MultiplierModule):
             torch.distributed.all_reduce(numbers, group=self.group)
 
     def ranks_of(self, violation: Violation) -> int:
-        """How many processes a violation is a sum over; 1 unless it adds up."""
+        """The number of processes over which a violation is summed; 1 if it is averaged."""
         adds_up = self.reduce is not None and violation.adds_up(self.reduce)
         return distributed.world_size(self.group) if adds_up else 1
 
     def _join(self, dual: torch.optim.Optimizer, violations: Violations) -> tuple[Together, list[Move]]:
-        """The moves of what all ranks saw. Every rank comes here, whatever it has, and gets the same."""
-        # Imported here: a run of one process need not know of it.
+        """The moves from the violations of all ranks. Every rank calls this in every step, and gets the same moves."""
+        # Imported here: a run with one process does not need it.
         from nupi.distributed.drift import Drift, check_problem
         from nupi.distributed.together import Together
 
         assert self.reduce is not None
         if torch.compiler.is_compiling():
             raise RuntimeError(
-                "under reduce ascend talks to other processes, which cannot be compiled; compile the model and "
-                "the call of the Lagrangian, and leave ascend outside"
+                "with reduce, ascend communicates with other processes, which cannot be compiled; compile the model "
+                "and the call of the Lagrangian, and leave ascend outside"
             )
         written = Written(self._parameters)
         targets = {name: self._target(name, written) for name in self.constraints}
@@ -299,7 +301,7 @@ class Lagrangian(MultiplierModule):
         return together, together.join(dual, given, refusal, self._drift)
 
     def _raise_refused(self, *, wait: bool) -> None:
-        """Raise what a device has refused, if it is known by now (or after waiting for it)."""
+        """Raise if the device has refused a violation, as far as the host knows (or after waiting for the device)."""
         if torch.compiler.is_compiling():
             return
         names = self._refusals.report(self._flags(), wait=wait)
@@ -309,7 +311,7 @@ class Lagrangian(MultiplierModule):
     def _take_and_explain(
         self, dual: torch.optim.Optimizer, moves: Sequence[Move], together: Together | None
     ) -> list[torch.Tensor] | None:
-        """`take_step`; if it refuses a violation, the error says what those who listen have seen."""
+        """`take_step`; if it refuses a violation, the error also has the texts of the listeners."""
         if torch.compiler.is_compiling():
             return take_step(dual, moves, together)
         try:
@@ -323,7 +325,7 @@ class Lagrangian(MultiplierModule):
         for listener in self._listeners:
             explain = getattr(listener.callback, "explain", None)
             if explain is not None:
-                with suppress(Exception):  # whatever fails there, the error to report is this one
+                with suppress(Exception):  # if a listener fails, still report this error
                     shown.append(explain(error.names))
         text = " ".join(filter(None, shown))
         if text:
@@ -336,7 +338,7 @@ class Lagrangian(MultiplierModule):
         return Target(name, self.constraints[name], multiplier, written, penalty)
 
     def _paired(self, violations: Violations, dual: Any = None) -> list[tuple[Target, Violation]]:
-        """Each violation with the group that it is of; `dual` is about to take a step on them."""
+        """Each violation with its target; `dual` is the optimizer that will take a step on them."""
         try:
             written = Written(self._parameters, dual)
             return [
@@ -350,11 +352,11 @@ class Lagrangian(MultiplierModule):
         except KeyError as unknown:
             known = ", ".join(repr(name) for name in self.constraints)
             raise KeyError(
-                f"violations has {unknown}, which is no constraint here; they are {known}"
+                f"violations has {unknown}, which is not a constraint here; the constraints are {known}"
             ) from None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Lagrangian:
-        """A copy with multipliers of its own, the same process group, which cannot be copied, and no listeners."""
+        """A copy with its own multipliers and without listeners. The process group is shared: it cannot be copied."""
         memo[id(self.group)] = self.group
         memo[id(self._listeners)] = []
         copied = type(self).__new__(type(self))
@@ -366,6 +368,6 @@ class Lagrangian(MultiplierModule):
         return {**self.__dict__, "_listeners": [], **_OWN}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore a pickle; one of an older version gets what has been added since."""
+        """Restore a pickle. A pickle of an older version gets the attributes that were added since."""
         added = {"_penalties": {}, "_listeners": [], "_refusals": Refusals(list(state["constraints"]))}
         super().__setstate__({**added, **state})  # type: ignore[no-untyped-call]

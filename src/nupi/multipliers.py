@@ -1,4 +1,4 @@
-"""Multipliers as a module: made from constraints, never narrowed, saved by name, loaded whole or not at all."""
+"""Multipliers as a torch module: float32 or wider, saved by constraint name, loaded completely or not at all."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class MultiplierView(dict[str, torch.Tensor]):
-    """The multipliers by constraint name: live tensors in a mapping that cannot be changed; a copy of it can."""
+    """The multipliers by constraint name. The tensors are the live ones; the mapping itself cannot be changed."""
 
     def __setitem__(self, name: str, value: object) -> None:
         raise TypeError(
@@ -29,26 +29,26 @@ class MultiplierView(dict[str, torch.Tensor]):
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise TypeError(
-            "what is done to the mapping would not reach the multipliers; write into them, as in "
-            "multipliers[name].copy_(values), or change dict(multipliers), which is yours"
+            "a change of this mapping would not reach the multipliers; write into them, as in "
+            "multipliers[name].copy_(values), or change a copy: dict(multipliers)"
         )
 
     __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copied and saved without this class, of which `torch.load` should not have to know."""
+        """Copy and save as a plain dict, so that `torch.load` need not know this class."""
         return OrderedDict, (), None, None, iter(self.items())
 
 
 class MultiplierModule(nn.Module):
-    """The multipliers of some constraints, and the flags of those that a device has refused."""
+    """The multipliers of some constraints, and flags for violations that were refused on the device."""
 
-    _whole = False  # whether a checkpoint that is being loaded must have these constraints and no others
+    _whole = False  # whether the checkpoint that is being loaded must have exactly these constraints
 
     def __init__(self, constraints: Mapping[str, Constraint]) -> None:
         super().__init__()
         check_constraints(constraints)
-        # Sorted, so that parameters() has one order however the mapping was written: an optimizer's
+        # Sorted, so that parameters() has the same order for any order of the mapping: an optimizer's
         # checkpoint knows its parameters by position alone.
         self.constraints: dict[str, Constraint] = dict(sorted(constraints.items()))
         self.register_buffer("_refused", torch.zeros(len(constraints), dtype=torch.bool), persistent=False)
@@ -60,11 +60,11 @@ class MultiplierModule(nn.Module):
 
     @property
     def multipliers(self) -> MultiplierView:
-        """The multipliers by constraint name. They are the live tensors: clone what you want to keep."""
+        """The multipliers by constraint name. These are the live tensors: clone those that you want to keep."""
         return MultiplierView({name: self._multiplier(name).detach() for name in self.constraints})
 
     def extra_repr(self) -> str:
-        """One line a group: its kind, its size, where its multipliers are."""
+        """One line for each group: its kind, its size, its multipliers."""
         return "\n".join(
             f"{name}: {constraint!r} at {_summary(self._multiplier(name))}"
             for name, constraint in self.constraints.items()
@@ -73,7 +73,7 @@ class MultiplierModule(nn.Module):
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute; layers, parameters and buffers of a subclass are registered as in any module.
 
-        A plain attribute may have the name of a constraint, which `Module` would take for its multiplier.
+        A plain attribute may have the same name as a constraint; `Module` would confuse it with the multiplier.
         """
         ours = self.__dict__.get("constraints", {})
         registered = name not in ours and any(
@@ -89,7 +89,7 @@ class MultiplierModule(nn.Module):
             object.__setattr__(self, name, value)
 
     def _flags(self) -> torch.Tensor:
-        """Which constraints have been refused on the device, one boolean each."""
+        """One boolean for each constraint: whether its violation was refused on the device."""
         return cast("torch.Tensor", self._buffers["_refused"])
 
     def _multiplier(self, name: str) -> torch.Tensor:
@@ -107,7 +107,7 @@ class MultiplierModule(nn.Module):
         return self
 
     def _clear_flags(self) -> None:
-        """Have the flags where the multipliers are, and down unless some went up that nobody has heard of."""
+        """Move the flags to the device of the multipliers, and clear them unless a refusal was not reported yet."""
         device = self._multiplier(next(iter(self.constraints))).device
         if self._flags().is_meta or self._refusals.silent:
             self._buffers["_refused"] = torch.zeros(len(self.constraints), dtype=torch.bool, device=device)
@@ -117,8 +117,8 @@ class MultiplierModule(nn.Module):
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:  # noqa: FBT001 - torch's
         """Write the kinds of the constraints beside the multipliers, in the metadata that torch keeps for a module.
 
-        Not among the entries: those are multipliers by name and no more. `torch.save` keeps the metadata; a copy into
-        a plain dict loses it, and is then loaded as one from before kinds were noted.
+        The entries themselves are only multipliers by name. `torch.save` keeps the metadata. A copy into a plain dict
+        loses it, and is then loaded like an old checkpoint without kinds.
         """
         super()._save_to_state_dict(destination, prefix, keep_vars)
         metadata = getattr(destination, "_metadata", None)
@@ -132,7 +132,7 @@ class MultiplierModule(nn.Module):
         strict: bool = True,  # noqa: FBT001, FBT002 - torch's signature
         assign: bool = False,  # noqa: FBT001, FBT002 - torch's signature
     ) -> Any:
-        """As for any module, but a checkpoint of another problem is refused before anything of it is loaded."""
+        """As for any module, but a checkpoint of another problem is refused, and nothing of it is loaded."""
         self._whole = strict
         try:
             return super().load_state_dict(state_dict, strict, assign)
@@ -149,15 +149,15 @@ class MultiplierModule(nn.Module):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        """Load the multipliers that are there, or raise and load none of them.
+        """Load the multipliers of the checkpoint, or raise and load none of them.
 
-        What is absent or unknown is for torch to judge, as with any part of a larger module: it alone knows whether
-        the load is strict (`strict` is always True here), and says so once every part has been asked.
+        Torch judges missing and unknown names, as for any part of a larger module. Only torch knows whether the load
+        is strict (`strict` is always True here), and it raises after all parts have been loaded.
         """
         for hook in self._load_state_dict_pre_hooks.values():
             hook(state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
         saved = {key.removeprefix(prefix): v for key, v in state_dict.items() if key.startswith(prefix)}
-        # What belongs to a subclass, or to a layer of it, is theirs to load.
+        # A subclass, or a layer of it, loads its own entries.
         layers = tuple(f"{name}." for name in self._modules)
         own = self._own_names()
         saved = {
@@ -169,7 +169,7 @@ class MultiplierModule(nn.Module):
         if own:
             rest = {key: v for key, v in state_dict.items() if key.removeprefix(prefix) in own}
             self._load_own(rest, prefix, local_metadata, missing_keys, error_msgs)
-        # Taken out: torch would leave it there, and the next load of the same checkpoint would assign as well.
+        # Removed here: torch would leave it there, and the next load of the same checkpoint would also assign.
         assign = local_metadata.pop("assign_to_params_buffers", False)
         for name in (name for name in self.constraints if name in saved):
             self._parameters[name] = _taken(name, self._multiplier(name), saved[name], assign=assign)
@@ -178,7 +178,7 @@ class MultiplierModule(nn.Module):
         self._clear_flags()
 
     def _own_names(self) -> set[str]:
-        """What a checkpoint has of a subclass: its parameters, its buffers, its extra state."""
+        """The entries of a checkpoint that belong to a subclass: its parameters, its buffers, its extra state."""
         buffers = self._buffers.keys() - self._non_persistent_buffers_set
         extra = {"_extra_state"} if type(self).set_extra_state is not nn.Module.set_extra_state else set()
         return (self._parameters.keys() - self.constraints.keys()) | buffers | extra
@@ -191,7 +191,7 @@ class MultiplierModule(nn.Module):
         missing_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        """Have torch load what belongs to a subclass; it does not see multipliers, nor hooks that were called."""
+        """Let torch load what belongs to a subclass: without the multipliers, and without hooks that have run."""
         every, hooks = self._parameters, self._load_state_dict_pre_hooks
         self._parameters = {name: p for name, p in every.items() if name not in self.constraints}
         self._load_state_dict_pre_hooks = OrderedDict()
@@ -204,11 +204,11 @@ class MultiplierModule(nn.Module):
             self._parameters, self._load_state_dict_pre_hooks = every, hooks
 
     def _check_checkpoint(self, saved: Mapping[str, Any], kinds: Mapping[str, str], *, within: bool) -> None:
-        """Raise, naming every misfit, unless these can be the multipliers here.
+        """Raise an error that names every misfit, unless these can be the multipliers here.
 
         Args:
-            saved: the multipliers there, by name.
-            kinds: what kinds of constraints they are of, where that was noted.
+            saved: the multipliers of the checkpoint, by name.
+            kinds: the kinds of their constraints, if the checkpoint has them.
             within: whether the Lagrangian is a part of a larger module that is being loaded.
         """
         problems = [
@@ -222,7 +222,7 @@ class MultiplierModule(nn.Module):
             )
             problems.append(f"it has multipliers for {there}, but the constraints here are {here}")
         if problems:
-            # Raised now, where torch would collect errors and load the rest of a larger module all the same.
+            # Raised now: torch would collect errors, and still load the rest of a larger module.
             rest = ". Of the module it is in, what was registered before it has been loaded" if within else ""
             raise RuntimeError(
                 f"Error in loading state_dict for Lagrangian: {'; '.join(problems)}; {ANOTHER_PROBLEM}{rest}"
@@ -230,7 +230,7 @@ class MultiplierModule(nn.Module):
 
 
 def _misfit(name: str, constraint: Constraint, saved: Any, kind: str | None) -> str | None:
-    """Why a saved tensor cannot be this constraint's multipliers, if it cannot."""
+    """If a saved tensor cannot be this constraint's multipliers: the reason. Otherwise None."""
     shape = constraint.multiplier_shape
     if not isinstance(saved, torch.Tensor) or saved.is_complex():
         return f"{name!r} is {getattr(saved, 'dtype', type(saved).__name__)} in it, which is no tensor of real numbers"
@@ -239,7 +239,7 @@ def _misfit(name: str, constraint: Constraint, saved: Any, kind: str | None) -> 
     if saved.shape != shape:
         return f"{name!r} has shape {tuple(saved.shape)} in it and {tuple(shape)} here"
     if saved.is_meta:
-        return None  # it has a shape, and no numbers
+        return None  # a tensor on the meta device has a shape and no numbers
     if not bool(torch.isfinite(saved).all()):
         return f"{name!r} has multipliers in it that are not finite"
     if constraint.misfit(saved):
@@ -249,7 +249,7 @@ def _misfit(name: str, constraint: Constraint, saved: Any, kind: str | None) -> 
 
 
 def _taken(name: str, here: torch.Tensor, saved: torch.Tensor, *, assign: bool) -> nn.Parameter:
-    """The multiplier `here` with the numbers of a checkpoint; or, with `assign`, the checkpoint's own tensor instead.
+    """The multiplier `here` with the numbers of a checkpoint; with `assign`, the tensor of the checkpoint itself.
 
     Either is float32 or wider.
     """
@@ -271,7 +271,7 @@ def _taken(name: str, here: torch.Tensor, saved: torch.Tensor, *, assign: bool) 
 
 
 def _summary(multiplier: torch.Tensor) -> str:
-    """Where a group's multipliers are, in a few characters."""
+    """The values of a group's multipliers, in a few characters."""
     if multiplier.is_meta:
         return "meta"
     if multiplier.numel() == 1:

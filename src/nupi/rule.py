@@ -1,4 +1,4 @@
-"""The nuPI rule. Every other part of the library calls it; the formula stands nowhere else.
+"""The nuPI rule. The formula is written only here; every other part of the library calls it.
 
 The error e_t of a multiplier is its constraint violation. With gains ki and kp and smoothing nu:
 
@@ -6,16 +6,16 @@ The error e_t of a multiplier is its constraint violation. With gains ki and kp 
     theta_{t+1} = theta_t + ki e_t + kp (xi_t - xi_{t-1})      velocity form
     theta_{t+1} = theta_0 + ki sum(e_0 .. e_t) + kp xi_t       positional form (Algorithm 1)
 
-The forms are one controller until a multiplier meets its bounds. There they differ in what they integrate:
+The forms are the same controller until a multiplier meets its bounds. There they differ in what they integrate:
 
-| form          | state besides xi | where the multiplier meets a bound                                      |
-| ------------- | ---------------- | ----------------------------------------------------------------------- |
-| `velocity`    |                  | goes on from the bound: what noise would take below it is cut off       |
-| `positional`  | `integral`       | the integral is brought back to the bound                               |
-| `conditional` | `beyond`         | remembers how far beyond the bound it would be, and integrates no further |
+| form          | state besides xi | when the multiplier meets a bound                                          |
+| ------------- | ---------------- | -------------------------------------------------------------------------- |
+| `velocity`    |                  | continues from the bound: what noise would take beyond the bound is cut off |
+| `positional`  | `integral`       | the integral is set back to the bound                                      |
+| `conditional` | `beyond`         | remembers how far beyond the bound it would be, and integrates no further  |
 
-The first step. Each initial condition is the ordinary step with a choice of two things: which xi_{-1} to start
-from, and the weight of e_0 in xi_0 (every later weight is 1 - nu). `opening` gives both.
+The first step. Each initial condition is the usual step with two choices: the value of xi_{-1}, and the weight of
+e_0 in xi_0 (every later weight is 1 - nu). `opening` gives both.
 
 | init       | meaning             | xi_{-1} | weight | first step            | after it              |
 | ---------- | ------------------- | ------- | ------ | --------------------- | --------------------- |
@@ -24,8 +24,9 @@ from, and the weight of e_0 in xi_0 (every later weight is 1 - nu). `opening` gi
 | `error`    | xi_0 = e_0          | 0       | 1      | (ki + kp) e_0         |                       |
 | `ema`      | xi_0 = (1 - nu) e_0 | 0       | 1 - nu | (ki + kp(1 - nu)) e_0 |                       |
 
-Every function works in place and never looks at a value. `theta`, `e` and state are one tensor, or lists of tensors
-that move alike. A gain is a number, or, with single tensors, a tensor that broadcasts to `theta`.
+Every function works in place and never branches on a tensor's value. `theta`, `e` and state are one tensor each, or
+lists of tensors with the same update. A gain is a number. With single tensors it may also be a tensor that broadcasts
+to `theta`.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ FORMS: tuple[Form, ...] = get_args(Form)
 
 
 def opening(init: Init, weight: Gain) -> tuple[float, Gain]:
-    """The initial condition, as the share of e_0 in xi_{-1} and the weight of e_0 in xi_0.
+    """Return the initial condition as two numbers: the share of e_0 in xi_{-1}, and the weight of e_0 in xi_0.
 
     >>> opening("error", 0.1)
     (0.0, 1.0)
@@ -66,10 +67,10 @@ def opening(init: Init, weight: Gain) -> tuple[float, Gain]:
 def open_(
     theta: Tensors, xi: Tensors, integral: Tensors | None, e: Tensors, kp: Gain, weight: Gain, init: Init
 ) -> Gain:
-    """Set the initial condition before the first step, and return the weight to take that step with.
+    """Set the initial condition before the first step, and return the weight of e_0 for that step.
 
     Args:
-        theta: the multipliers as they start, theta_0.
+        theta: the initial multipliers, theta_0.
         xi: becomes xi_{-1}.
         integral: of the positional form, or None; becomes theta_0 - kp xi_{-1}.
         e: the first error, e_0.
@@ -89,7 +90,7 @@ def open_(
 
 
 def integral_(theta: Tensors, e: Tensors, ki: Gain) -> None:
-    """Gradient ascent, the rule at kp = 0: theta += ki e; there is no xi to keep."""
+    """Gradient ascent, which is the rule at kp = 0: theta += ki e. It has no xi."""
     add_scaled_(theta, e, ki)
 
 
@@ -102,11 +103,11 @@ def velocity_(
     weight: Gain,
     products: tuple[Gain, Gain] | None = None,
 ) -> None:
-    """One step of the velocity form; `weight` is 1 - nu, or the opening's on the first step.
+    """One step of the velocity form; `weight` is 1 - nu, or what `open_` returned on the first step.
 
     theta += (ki + kp weight) e - kp weight xi;  xi = lerp(xi, e, weight)
 
-    Gains that stay for many steps may come with `products`, which are ki + kp weight and kp weight.
+    If gains do not change for many steps, pass `products`: ki + kp weight, and kp weight, computed once.
     """
     pull, damping = products or (None, kp * weight)
     if pull is not None:
@@ -135,8 +136,8 @@ def positional_(
 
     integral += ki e;  xi = lerp(xi, e, weight);  theta = integral + kp xi
 
-    Where theta leaves its bounds, the integral is brought back to them: a multiplier that has spent long at a bound
-    would have to pay back all it integrated there.
+    If theta leaves its bounds, the integral is set back to them. Otherwise a multiplier that has been at a bound for
+    many steps would first have to undo everything that it integrated there.
     """
     add_scaled_(integral, e, ki)
     lerp_(xi, e, weight)
@@ -160,12 +161,12 @@ def conditional_(
 ) -> None:
     """One step of the conditional form: the velocity form with conditional integration at the bounds.
 
-    The controller moves u = theta + beyond, which may lie outside the bounds; theta is u projected. An error that
-    drives u further out is integrated up to the bound and no further. For the lower bound l:
+    The controller moves u = theta + beyond, which may be outside the bounds; theta is u after projection. An error
+    that drives u further out is integrated up to the bound and no further. For the lower bound l:
 
         u = theta + beyond + ki e + kp (xi_t - xi_{t-1});  beyond = min(u - ki min(e, 0) - l, 0);  theta = max(u, l)
 
-    The upper bound is its mirror image. `theta` is left at u, for the caller to project.
+    The upper bound is its mirror image. On return `theta` is u; the caller projects it.
     """
     add_scaled_(theta, beyond, 1.0)
     velocity_(theta, xi, e, ki, kp, weight, products)
@@ -184,10 +185,10 @@ def conditional_(
 
 
 def limit_beyond_(beyond: torch.Tensor, xi: torch.Tensor, kp: Gain) -> None:
-    """Keep what lies beyond a bound between 0 and kp xi, for gains that change: beyond = clip(beyond, 0 .. kp xi).
+    """Limit `beyond` to what the present gains can explain: beyond = clip(beyond, 0 .. kp xi). For gains that change.
 
-    A large violation that vanishes by itself takes the controller far below the bound, by kp times its fall. With a
-    kp that has become small since, the integral would need very long to come back.
+    If a large violation vanishes by itself, the controller goes far below the bound: by kp times the fall. If kp has
+    become small since then, the integral would need many steps to come back.
     """
     reach = kp * xi
     beyond.clamp_(reach.clamp(max=0.0), reach.clamp(min=0.0))
@@ -253,7 +254,7 @@ def scale_(target: Tensors, scale: Any) -> None:
 
 def lerp_(target: Tensors, x: Any, weight: Any) -> None:
     """`target += weight * (x - target)`."""
-    if type(weight) is float and weight == 1.0:  # nothing is smoothed
+    if type(weight) is float and weight == 1.0:  # no smoothing
         copy_(target, x)
     elif isinstance(target, list):
         torch._foreach_lerp_(target, x, weight)
@@ -280,7 +281,7 @@ def clamp_into_(target: Tensors, x: Any, low: Any, high: Any) -> None:
 
 
 def rows_like(each: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """A tensor over leading dimensions, with the trailing ones of `like` added to broadcast over."""
+    """Add dimensions of size 1 at the end of a tensor, so that it broadcasts over the trailing dimensions of `like`."""
     return each.view(*each.shape, *(1,) * (like.dim() - each.dim()))
 
 
@@ -295,7 +296,7 @@ def as_list(tensors: Tensors) -> list[torch.Tensor]:
 
 
 def _one_each(gain: Gain, theta: Tensors) -> bool:
-    """Whether there is a gain for every multiplier, and not one for all or for a row of them."""
+    """Whether there is one gain for every multiplier, not one for all of them or for a row."""
     return (
         isinstance(gain, torch.Tensor)
         and isinstance(theta, torch.Tensor)

@@ -1,14 +1,14 @@
 """Searches over whole runs: the paper's two ways to tune nuPI.
 
-The more kp, the more damping: where a constraint that should end on its boundary ends strictly inside it, kp was
-too small, and where it ends violated, kp was too large. So the final violation rises with kp, and the kp that lands
-on the boundary can be found by bisection instead of on a grid (section 5.3 of the paper).
+A larger kp gives more damping. If a constraint that should end on its boundary ends strictly inside it, kp was too
+small. If it ends violated, kp was too large. So the final violation rises with kp, and bisection can find the kp that
+ends on the boundary, without a grid (section 5.3 of the paper).
 
     found = nupi.tune.bisect_kp(train, 0.0, 40.0, tolerance=0.005, journal=Path("kp.json"))
     found.kp, found.violation, found.status, found.runs
 
-Where the ends of runs have no such order, take a kp that is large enough to matter, and try values of ki around a step
-size that suits gradient ascent (section 4.3): a large kp makes the choice of ki easier.
+If the final violation does not rise with kp, take a kp that is large enough to have an effect, and try values of ki
+around a step size that works for gradient ascent (section 4.3). A large kp makes the choice of ki easier.
 
     found = nupi.tune.grid_ki(train, ki=0.03, kp=5.0, journal=Path("ki.json"))
     found.ki, found.score, found.runs
@@ -56,12 +56,12 @@ class Bisection:
     """What a search found.
 
     Args:
-        kp: of the run that ended closest to the boundary.
-        violation: that it ended with.
-        status: "converged" within the tolerance; "no sign change" where no two kp were found with violations
-            of both signs, so that there was nothing to bisect; "out of runs".
-        bracket: where the search stood: unless there was no sign change, the violation changes its sign in it.
-        runs: every run that was made or read from the journal, in the order the search asked for them.
+        kp: the kp of the run that ended closest to the boundary.
+        violation: the final violation of that run.
+        status: "converged" within the tolerance; "no sign change" if all violations have the same sign, so that
+            there is nothing to bisect; "out of runs".
+        bracket: the last interval of the search. The violation changes its sign in it, unless there was no sign change.
+        runs: every run that was made or read from the journal, in the order of the search.
 
     Example:
         >>> found = bisect_kp(lambda kp: kp / 40 - 0.3, 0.0, 40.0, tolerance=0.02)
@@ -98,9 +98,9 @@ def bisect_kp(
         high: a kp that is likely too large.
         tolerance: how close to 0 the violation must come.
         max_runs: how many runs the search may ask for, those in the journal included.
-        journal: a file that keeps every run as soon as it is done. A search that was killed, or that is asked
-            for more, reads the runs that are there and makes the others; delete it when `run` changes. Searches
-            that share it keep each other's runs.
+        journal: a file that keeps every run as soon as it is done. The next search reads these runs and makes only
+            the others, for example after a kill or with more `max_runs`. Delete the file when `run` changes. Several
+            searches may share it.
 
     Example:
         >>> found = bisect_kp(lambda kp: kp / 40 - 0.3, 0.0, 40.0, tolerance=0.02)
@@ -166,9 +166,9 @@ class GridSearch:
 
     Args:
         ki: of the run with the smallest score.
-        kp: of all runs.
-        score: the smallest.
-        at_edge: whether that ki is the smallest or the largest of the grid, so that a better one may lie outside.
+        kp: the kp of all runs.
+        score: the smallest score.
+        at_edge: whether this ki is the smallest or the largest of the grid, so that a better one may be outside.
         runs: every run that was made or read from the journal, from the smallest ki to the largest.
 
     Example:
@@ -193,19 +193,19 @@ def grid_ki(
     points: int = 5,
     journal: Path | str | None = None,
 ) -> GridSearch:
-    """Find the ki, around a step size that suits gradient ascent, that goes best with a large kp.
+    """Find the best ki for a large kp, on a grid around a step size that works for gradient ascent.
 
     With n points, the grid is ki factor^(2 i / (n - 1) - 1) for i = 0 ... n - 1.
 
     Args:
         run: makes a whole run with these gains, `run(ki, kp)`, and returns its score, the smaller the better: the
             largest violation at the end, or the loss of a feasible model. A run that diverged may return inf or nan.
-        ki: the step size that suits gradient ascent; the middle of the grid.
-        kp: large enough for it to matter: `kp` times a typical change of the violation in a step should be well above
+        ki: a step size that works for gradient ascent; the middle of the grid.
+        kp: large enough to have an effect: `kp` times a typical change of the violation in a step should be well above
             `ki` times the violation.
         factor: the grid goes from ki / factor to ki * factor, evenly on a logarithmic scale.
         points: how many values of ki.
-        journal: as for `bisect_kp`, but a file of its own.
+        journal: as for `bisect_kp`, but in another file.
 
     Example:
         >>> found = grid_ki(lambda ki, kp: abs(ki - 0.1) + 0.0 * kp, ki=0.03, kp=5.0)
@@ -214,7 +214,7 @@ def grid_ki(
     """
     ki, kp, factor = number("ki", ki), number("kp", kp), number("factor", factor)
     if not 0 < ki < math.inf:
-        raise ValueError(f"ki={ki!r} must be positive and finite: a step size that suits gradient ascent")
+        raise ValueError(f"ki={ki!r} must be positive and finite: a step size that works for gradient ascent")
     if not math.isfinite(kp):
         raise ValueError(f"kp={kp!r} must be finite")
     if not 1 < factor < math.inf:
@@ -244,7 +244,7 @@ class _Runs:
         self.made: list[Run] = []
 
     def violation(self, kp: float) -> float:
-        """The violation of the run with this kp, made now unless the journal has it."""
+        """The violation of the run with this kp; the run is made now unless the journal has it."""
         violation = self._notes.look_up((kp,), lambda: self._checked(kp))
         self.made.append(Run(kp, violation))
         return violation
@@ -253,8 +253,8 @@ class _Runs:
         violation = _number(self._run(kp), f"run(kp={kp!r})", "its final violation")
         if not math.isfinite(violation):
             raise ValueError(
-                f"run(kp={kp!r}) returned {violation}, which has no place in a bisection; runs that were "
-                "made before are in the journal, if there is one. Try a narrower bracket"
+                f"run(kp={kp!r}) returned {violation}, which bisection cannot use; earlier runs "
+                "are in the journal, if there is one. Try a narrower bracket"
             )
         return violation
 
@@ -267,12 +267,12 @@ def _number(returned: object, call: str, what: str) -> float:
 
 
 class _Journal:
-    """A file that keeps every run as soon as it is done: a list of the gains of each, and what came of it.
+    """A file that keeps every run as soon as it is done: a list with the gains and the result of each.
 
     Args:
         path: of the file, or None to keep nothing beyond this search.
         gains: the names of the gains.
-        result: the name of what a run gives; one that is not finite is kept as null.
+        result: the name of the result; a result that is not finite is kept as null.
     """
 
     def __init__(self, path: Path | None, gains: tuple[str, ...], result: str) -> None:
@@ -280,10 +280,10 @@ class _Journal:
         self._known: dict[tuple[float, ...], float] = {}
         if path is not None:
             self._known = self._read()
-            self._write()  # a place that cannot be written to is found out before a run, not after
+            self._write()  # finds out before a run, not after it, that the path cannot be written to
 
     def look_up(self, gains: tuple[float, ...], make: Callable[[], object]) -> float:
-        """What came of the run with these gains, made now unless it is known."""
+        """The result of the run with these gains; the run is made now unless the journal has it."""
         if gains not in self._known:
             call = (
                 f"run({', '.join(f'{name}={gain!r}' for name, gain in zip(self._gains, gains, strict=True))})"

@@ -173,7 +173,12 @@ def tied():
         (nn.DataParallel(chain()), "*.0", {}, "model is a DataParallel: gate model.module"),
         (torch.compile(chain(), backend="eager"), "*.0", {}, "gate model._orig_mod"),
         (Transformer(), "encoder.linear1", {}, "part of 'encoder', a TransformerEncoderLayer"),
-        (Transformer(), "encoder.linear1", {"norms": {"encoder.linear1": None}}, "reads the weights past"),
+        (
+            Transformer(),
+            "encoder.linear1",
+            {"norms": {"encoder.linear1": None}},
+            "reads the weights without the gate",
+        ),
         (nn.Linear(3, 4), "*", {}, "model is itself the layer"),
         (nn.Sequential(nn.Conv2d(3, 4, 1), nn.InstanceNorm2d(4)), "0", {}, "'1', a InstanceNorm2d"),
         (Shared(), ["a", "b"], {}, "'norm' follows more than one"),
@@ -303,7 +308,7 @@ def test_twice_is_refused(unit):
 def test_two_layers_cannot_have_their_gates_in_one_norm():
     model = Shared()
     gates.attach(model, "a")
-    with pytest.raises(ValueError, match="followed by 'norm', which has the gates of another layer already"):
+    with pytest.raises(ValueError, match="followed by 'norm', which already has the gates of another layer"):
         gates.attach(model, "b")
 
 

@@ -112,7 +112,7 @@ def test_a_verdict_averages_rows_that_came_several_times_and_refuses_unknown_nam
     evaluation.add({"c": nupi.Indexed(torch.tensor([1.0, -1.0]), torch.tensor([0, 1]))}, rows=2)
     evaluation.add({"c": nupi.Indexed(torch.tensor([-2.0]), torch.tensor([0]))}, rows=1)
     assert evaluation.metrics()["violation"] == pytest.approx(-0.5)
-    with pytest.raises(KeyError, match="'d', which is no constraint here"):
+    with pytest.raises(KeyError, match="'d', which is not a constraint here"):
         evaluation.add({"d": torch.zeros(2)}, rows=1)
 
 

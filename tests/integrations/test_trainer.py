@@ -278,7 +278,7 @@ def test_bad_arguments_are_refused_by_name(tmp_path):
         with pytest.raises((TypeError, ValueError), match=name):
             ConstrainedTrainer(example.tiny_model(), **{**good, name: bad})
     trainer = trainer_with(tmp_path, example.violations, dual=lambda _: None)
-    with pytest.raises(TypeError, match="dual made None"):
+    with pytest.raises(TypeError, match="dual returned None"):
         trainer.train()
 
 

@@ -13,8 +13,8 @@ from nupi.distributed import fingerprint
     [
         ("gains", "different duals: 'ki' of group 0 is 0.1 on rank 0 and 0.2 on rank 1; build and load"),
         ("class", "the dual is NuPI on rank 0 and PID on rank 1"),
-        ("another of the same", r"different state in the dual of 'large', .*\(on rank 1, beside rank 0\)"),
-        ("loaded dual", r"different state in the dual of 'large', .*\(on rank 1, beside rank 0\)"),
+        ("another of the same", r"different state in the dual of 'large', .*\(rank 1 compared with rank 0\)"),
+        ("loaded dual", r"different state in the dual of 'large', .*\(rank 1 compared with rank 0\)"),
         (
             "loaded multipliers",
             "different multipliers of 'large', 'many', 'norm', .*was a checkpoint loaded on",
@@ -100,7 +100,7 @@ def test_a_rank_outside_the_group_is_refused_and_copies_share_the_group(ranks):
             assert multipliers == [0.5, 0.5]
         else:
             assert [kind for kind, _ in said] == ["ValueError"] * 3
-            assert all("rank 2 is not in the process group it was given as group" in text for _, text in said)
+            assert all("rank 2 is not in the process group that it got as group" in text for _, text in said)
             assert multipliers == [0.0, 0.0]
 
 

@@ -93,7 +93,7 @@ def test_without_reduce_each_rank_goes_its_own_way(ranks):
         ("kind", "'rows' came as a tensor on 1 and as Indexed on", None),
         ("another dual", "ranks have a dual that holds the multiplier of", None),
         ("shape", r"'table' has shape \(3,\)", "PeerRefusedError"),
-        ("name", "no constraint here", "PeerRefusedError"),
+        ("name", "not a constraint here", "PeerRefusedError"),
         ("index", "run from 40 to 40", "PeerRefusedError"),
         ("count", "counts of 'rate' must be finite and >= 0", "PeerRefusedError"),
         ("dual", "would minimize", "PeerRefusedError"),

@@ -235,7 +235,7 @@ def test_an_optimizer_without_multipliers_is_refused():
     """The model's optimizer, given by mistake, would leave an empty record, and an empty record has no findings."""
     lagrangian = nupi.Lagrangian({"a": nupi.Equality()})
     primal = torch.optim.Adam([torch.zeros(2, requires_grad=True)])
-    with pytest.raises(ValueError, match=r"dual \(Adam\) holds no multiplier of this Lagrangian"):
+    with pytest.raises(ValueError, match=r"dual \(Adam\) has no multiplier of this Lagrangian"):
         nupi.Monitor(lagrangian, primal)
 
 

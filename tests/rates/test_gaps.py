@@ -205,7 +205,7 @@ def test_what_is_wrong_is_named():
         parity(logits, None, torch.full_like(groups, 3))
     with pytest.raises(ValueError, match="labels=None"):
         EqualOpportunity(3)(logits, None, groups)
-    with pytest.raises(ValueError, match="batches gave nothing"):
+    with pytest.raises(ValueError, match="batches is empty"):
         parity.measure([])
     with pytest.raises(ValueError, match="group 2 without any row"):
         parity.measure([(logits, labels, groups.clamp(max=1))])
@@ -237,7 +237,7 @@ def test_tallies_of_other_groups_do_not_add_up():
     three, one = (
         rates.Tally.of(logits, None, torch.zeros(10, dtype=torch.long), count, ("all",)) for count in (3, 1)
     )
-    with pytest.raises(ValueError, match=r"\(1, 3\) and \(1, 1\) do not add up"):
+    with pytest.raises(ValueError, match=r"\(1, 3\) and \(1, 1\) cannot be added"):
         three + one
 
 

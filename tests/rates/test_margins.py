@@ -101,7 +101,7 @@ def test_what_has_no_limits_is_refused():
     recall = rates.recall(groups=2)
     with pytest.raises(ValueError, match="bound their gap instead"):
         (recall[0] - recall[1]).equals(0.0).confident()
-    with pytest.raises(ValueError, match="the F-score is no share of rows"):
+    with pytest.raises(ValueError, match="the F-score is not a share of rows"):
         (rates.f_score() >= 0.5).confident()
     with pytest.raises(ValueError, match="ROC AUC"):
         (rates.roc_auc() >= 0.5).confident()
@@ -111,7 +111,7 @@ def test_what_has_no_limits_is_refused():
         (recall >= 0.5).confident(comparisons=0)
     with pytest.raises(ValueError, match="exact, wilson"):
         (recall >= 0.5).confident(method="normal")
-    with pytest.raises(ValueError, match="weights make no whole rows"):
+    with pytest.raises(ValueError, match="counts are not whole numbers"):
         (rates.accuracy() >= 0.5).confident()(torch.ones(2), torch.ones(2), weights=torch.tensor([0.5, 1.0]))
 
 

@@ -241,7 +241,7 @@ def square(x: torch.Tensor) -> torch.Tensor:
         ({"objective": 3}, TypeError, "objective must be a function"),
         ({"objective": lambda x: x}, ValueError, r"objective must return a scalar.*\.sum"),
         ({"objective": lambda _: 1.0}, TypeError, "objective must return a tensor"),
-        ({"inequality": None}, ValueError, "no constraint came"),
+        ({"inequality": None}, ValueError, "there is no constraint"),
         ({"inequality": 1.0}, TypeError, "inequality must be a function of x or a dict"),
         ({"inequality": lambda x: x.detach()}, ValueError, "'inequality' does not depend on x"),
         ({"inequality": lambda x: x.double()}, ValueError, "returned torch.float64"),

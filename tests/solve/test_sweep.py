@@ -52,7 +52,7 @@ def test_at_picks_by_value_and_survives_rounding():
     assert coarse.at(ki=0.1).settings[0]["ki"] == pytest.approx(0.1)
     near = sweep(grid={"ki": [0.1, 0.1 + 1e-9]})
     assert near.at(ki=0.1 + 1e-9).settings == ({"ki": 0.1 + 1e-9},)
-    with pytest.raises(KeyError, match="no axis is called 'nu'"):
+    with pytest.raises(KeyError, match="there is no axis 'nu'"):
         found.at(nu=0.0)
     with pytest.raises(KeyError, match=r"ki=0.3 is not on its axis"):
         found.at(ki=0.3)
@@ -70,7 +70,7 @@ def test_frame_has_a_row_per_setting_and_the_columns_asked_for():
         found.frame(distance=distance[0])
     assert found.frame(row=[[1, 2], [3, 4], [5, 6]])["row"].tolist() == [1, 2, 3, 4, 5, 6]
     for name in ("status", "ki", "objective"):
-        with pytest.raises(ValueError, match=f"has a column '{name}' already"):
+        with pytest.raises(ValueError, match=f"already has a column '{name}'"):
             found.frame(**{name: distance})
 
 
@@ -243,7 +243,7 @@ def test_the_bar_waits_a_second_and_ends_its_line(capsys, monkeypatch):
             "amsgrad=False only",
         ),
         ({"dual": partial(nupi.NuPI, kp=torch.ones(1)), "grid": {"ki": [0.1]}}, TypeError, "kp is a tensor"),
-        ({"dual": {"a": nupi.NuPI, "b": nupi.NuPI}}, ValueError, "dual is a dict of 2: name those to use"),
+        ({"dual": {"a": nupi.NuPI, "b": nupi.NuPI}}, ValueError, "dual is a dict of 2: name the ones to use"),
         ({"dual": {"a": nupi.NuPI}, "grid": {"dual": ["c"], "ki": [0.1]}}, ValueError, "asks for dual 'c'"),
         ({"primal": torch.optim.RMSprop}, TypeError, "primal: a sweep knows SGD, Adam"),
         ({"primal": partial(torch.optim.SGD, lr=0.1, weight_decay=0.1)}, ValueError, "weight_decay=0 only"),

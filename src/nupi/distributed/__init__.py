@@ -1,14 +1,14 @@
-"""Constraints in a run of many processes: how many they are, and sums over them.
+"""Constraints with many processes: the number of ranks, and sums over them.
 
 `Lagrangian(..., reduce="mean")` joins the violations of all ranks before it ascends:
 
 | file           | what it has                                                          |
 | -------------- | -------------------------------------------------------------------- |
-| `together.py`  | one step of all ranks, from what each saw to the moves they all make |
-| `header.py`    | the header of the message they send                                  |
-| `drift.py`     | finding ranks that have drifted apart                                |
+| `together.py`  | one step of all ranks, from the violations of each to the same moves |
+| `header.py`    | the header of the message that ranks send                            |
+| `drift.py`     | finding ranks that differ                                            |
 
-What is here has other uses too: `total`, for violations that are no plain means.
+This module also has `total`, for violations that are not plain means.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def __dir__() -> list[str]:
 
 
 class PeerRefusedError(RuntimeError):
-    """Another rank refused its own input, so that no rank moved; its error says why.
+    """Another rank refused its own input, so no rank moved. The error of that rank says why.
 
-    The rank with the bad input raises its own error, all others raise this one. Catch both to skip a batch together.
+    The rank with the wrong input raises its own error. All others raise this one. Catch both to skip a batch together.
 
     Example:
         >>> import nupi
@@ -52,7 +52,7 @@ class PeerRefusedError(RuntimeError):
 
 
 def world_size(group: ProcessGroup | None) -> int:
-    """How many ranks a process group has; 1 when nothing is distributed.
+    """How many ranks a process group has; 1 without `torch.distributed`.
 
     Args:
         group: the process group; None is the default one.
@@ -66,8 +66,8 @@ def world_size(group: ProcessGroup | None) -> int:
     size = torch.distributed.get_world_size(group)
     if size < 1:
         raise ValueError(
-            f"rank {torch.distributed.get_rank()} is not in the process group it was given as group; call this on "
-            "the ranks of the group alone, or give each rank a group that it is in"
+            f"rank {torch.distributed.get_rank()} is not in the process group that it got as group; call this only on "
+            "the ranks of the group, or give each rank a group that it is in"
         )
     return size
 
@@ -75,10 +75,10 @@ def world_size(group: ProcessGroup | None) -> int:
 def total(tensor: torch.Tensor, group: ProcessGroup | None = None) -> torch.Tensor:
     """The sum over all ranks, x_0 + ... + x_{n-1} = total, the same to the bit on each; gradients flow through it.
 
-    With it a violation that is no plain mean, such as the gap between two rates, is computed from joined sums
-    and counts as in one process, and so is its gradient: under DistributedDataParallel and `fully_shard`,
-    which average gradients over ranks, the average is the gradient of the joined batch. The Lagrangian then
-    needs no `reduce`: its ranks agree already. When nothing is distributed it is the tensor itself.
+    Use it for a violation that is not a plain mean, such as the gap between two rates: compute it from joined sums and
+    counts, as in one process. Its gradient is right too: DistributedDataParallel and `fully_shard` average gradients
+    over ranks, and the average is the gradient of the joined batch. The Lagrangian then needs no `reduce`, because all
+    ranks have the same violation. Without `torch.distributed` it returns the tensor itself.
 
     Example:
         >>> hits, seen = torch.tensor([3.0, 1.0]), torch.tensor([4.0, 4.0])

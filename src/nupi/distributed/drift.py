@@ -1,14 +1,14 @@
-"""Ranks that have drifted apart: other constraints, another dual, other numbers in either. All refuse, and say what.
+"""Finding ranks that differ: in constraints, in the dual optimizer, or in numbers. All ranks then raise and say what.
 
-| what might differ             | is looked for                                        | by                          |
+| what might differ             | is checked                                           | by                          |
 | ----------------------------- | ---------------------------------------------------- | --------------------------- |
 | the constraints, `reduce`     | at the first step                                    | a fingerprint, gathered     |
 | the dual's class and options  | at every step                                        | a fingerprint in the header |
-| multipliers, the dual's state | after anyone but `ascend` wrote to them on some rank | fingerprints, gathered      |
+| multipliers, the dual's state | after code other than `ascend` wrote to them         | fingerprints, gathered      |
 
-A rank cannot know that another has loaded a checkpoint, and must not begin to gather on its own: the others would not
-answer. So it says that something changed in the header of the message that every rank sends at every step. All ranks
-read the same header, and all gather or none does.
+A rank does not know that another rank has loaded a checkpoint. It must not start to gather alone, because the others
+would not answer. So the header of the message that every rank sends at every step says whether something has changed.
+All ranks read the same header, so all of them gather, or none.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Multipliers: TypeAlias = "Mapping[str, torch.Tensor]"
 Writes: TypeAlias = "list[tuple[object, int, int]]"
 
-_FEW = 4  # differences that an error tells of
+_FEW = 4  # differences that an error lists
 _REMEDY = "build and load the same on every rank. No rank has moved"
 
 
@@ -127,7 +127,7 @@ def compare(multipliers: Multipliers, dual: torch.optim.Optimizer, group: Proces
         what.append("different tensors among the dual's gains")
     apart = [str(rank) for rank, row in enumerate(everyone) if row != everyone[0]]
     raise ValueError(
-        f"the ranks have {' and '.join(what)} (on rank {', '.join(apart)}, beside rank 0), and would never agree; "
+        f"the ranks have {' and '.join(what)} (rank {', '.join(apart)} compared with rank 0), and would never agree; "
         f"was a checkpoint loaded on some of them only? If so, {_REMEDY}"
     )
 

@@ -1,4 +1,4 @@
-"""Numbers that tell tensors and texts apart, the same in every process."""
+"""Numbers that identify tensors and texts, the same in every process."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The header of the message that every rank sends at every step: its fields, and their places among the numbers.
 
-The message is summed over ranks. A field that each rank has for itself has a place for every rank, in which the others
-write 0; a field that is counted has one place. The layout depends on the constraints alone.
+The message is summed over ranks. If each rank has its own value of a field, the field has one place for every rank, and
+the other ranks write 0 there. A field that is counted has one place. The layout depends on the constraints alone.
 """
 
 from __future__ import annotations

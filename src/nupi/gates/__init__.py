@@ -1,7 +1,7 @@
-"""Gates: train a network under a budget on its size, then take the closed parts out.
+"""Gates: train a network under a budget on its size, then remove the closed parts.
 
 nupi.gates.attach(model, "layer*.conv1", clamp=4.6)             # gates on channels, by name
-budget = nupi.gates.budget(model, example, flops=0.5)           # half the FLOPs, of the network that is harvested
+budget = nupi.gates.budget(model, example, flops=0.5)           # the harvested network has half the FLOPs
 ...
 violations = {"flops": budget()}
 lagrangian.ascend(dual, violations)

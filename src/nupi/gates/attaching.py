@@ -1,4 +1,4 @@
-"""Put gates on the layers of an existing model, by their names."""
+"""Put gates on the layers of an existing model, by name."""
 
 from __future__ import annotations
 
@@ -54,17 +54,17 @@ def attach(
     stretch: tuple[float, float] = STRETCH,
     clamp: float | None = None,
 ) -> list[str]:
-    """Gate layers of `model` in place, and say which. Their parameters stay the same objects.
+    """Gate layers of `model` in place, and return their names. Their parameters stay the same objects.
 
     Args:
         model: any model. The gates' parameters are new: give them to an optimizer (`gate_parameters`).
-        names: names or patterns of convolution and linear layers, as `model.named_modules()` has them; `*`
-            stands for anything, dots too: "layer*.conv1".
+        names: names or patterns of convolution and linear layers, as in `model.named_modules()`; `*` stands for any
+            text, also with dots: "layer*.conv1".
         unit: a gate for each output channel (of a grouped convolution: for each group), or for each weight.
-        place: where the gates of channels sit when a batch norm follows the layer: "before" or "after" it.
-        norms: layer name to the name of the batch norm that its gates go into, or to None where they stay in the
-            layer. Found by tracing unless given; needed for models that `torch.fx` cannot trace, and where
-            something stands between a layer and its norm.
+        place: the place of the gates if a batch norm follows the layer: "before" or "after" the norm.
+        norms: layer name to the name of the batch norm that gets its gates, or to None to keep them in the layer.
+            By default found by tracing. Needed for models that `torch.fx` cannot trace, and if something is between a
+            layer and its norm.
         droprate_init: as for `HardConcrete`, and so are `temperature`, `stretch` and `clamp`.
         temperature: of the gates.
         stretch: of the gates.
@@ -158,7 +158,7 @@ def _refuse_inside_torch(modules: Mapping[str, nn.Module], name: str) -> None:
         if type(block).__module__.startswith("torch.nn") and not isinstance(block, CONTAINERS):
             raise ValueError(
                 f"names has {name!r}, which is part of {outer!r}, a {type(block).__name__}: torch's code for it reads "
-                "the weights past the gate; write the block with layers of your own"
+                "the weights without the gate; write the block with your own layers"
             )
 
 
@@ -172,7 +172,7 @@ def _gates_in_norm(model: nn.Module, name: str, follower: str) -> int:
     assert isinstance(layer, GATEABLE)
     if isinstance(norm, Gated):
         raise ValueError(  # noqa: TRY004
-            f"{name!r} is followed by {follower!r}, which has the gates of another layer already"
+            f"{name!r} is followed by {follower!r}, which already has the gates of another layer"
         )
     if not isinstance(norm, NORMS):
         raise ValueError(  # noqa: TRY004
@@ -186,8 +186,8 @@ def _gates_in_norm(model: nn.Module, name: str, follower: str) -> int:
             else "gated forms have " + ", ".join(sorted(each.__name__ for each in GATED_NORMS))
         )
         raise ValueError(
-            f"{name!r} is followed by {follower!r}, a {type(norm).__name__}, which would light a closed channel up "
-            f"again, and which has no gated form; {advice}"
+            f"{name!r} is followed by {follower!r}, a {type(norm).__name__}, which would make a closed channel "
+            f"nonzero again, and which has no gated form; {advice}"
         )
     if (channels := channels_of(norm)) != len(layer.weight):
         raise ValueError(

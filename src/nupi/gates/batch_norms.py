@@ -1,13 +1,13 @@
-"""Batch norms with hard-concrete gates. A closed channel is exactly 0 behind them.
+"""Batch norms with hard-concrete gates. The output of a closed channel is exactly 0.
 
-A norm behind a closed gate would light the channel up again (its bias leaks) and would count the zeros into its running
-statistics. So the gates of a layer that a batch norm follows sit in the norm. With z the gate of a channel and x what
-the layer gives:
+A plain norm after a closed gate would make the channel nonzero again (by its bias), and would count the zeros in its
+running statistics. So if a batch norm follows a layer, the gates are in the norm. With z the gate of a channel and x
+the output of the layer:
 
     place="before"    y = [z > 0] norm(z x)     as if the layer's weights were gated
     place="after"     y = z norm(x)             the norm cannot cancel the gate's scale, so it learns faster
 
-In both, a channel with z = 0 gives exactly zero and leaves the running statistics alone.
+In both, a channel with z = 0 gives exactly zero and does not change the running statistics.
 """
 
 from __future__ import annotations

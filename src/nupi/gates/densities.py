@@ -1,12 +1,12 @@
-"""How dense a gated model is, as tensors that are ready to be violations.
+"""The density of a gated model, as tensors for violations.
 
     expected density  = expected active parameters / parameters        what a constraint is put on
     realised density  = parameters the median gate leaves / parameters what the model has at test time
 
-The two differ, since a gate that is open with probability 0.4 counts 0.4 in one and 0 in the other: report them
-by name. Parameters are those that gates switch (`over="gated"`, as in the paper's experiments) or all of the
-network's (`over="all"`, where density cannot fall below the share that has no gates). Gates' own parameters are
-never counted, nor are weights that see only closed channels: `harvest` counts what really can go.
+The two differ: a gate that is open with probability 0.4 counts 0.4 in the first and 0 in the second. So say which one
+you report. Parameters are those with gates (`over="gated"`, as in the paper's experiments) or all of the network
+(`over="all"`; then the density cannot fall below the share without gates). The gates' own parameters are never counted.
+A closed channel also makes weights of the next layer useless. A density does not count these; budgets and `harvest` do.
 
     violations = {"density": nupi.gates.density(model) - 0.3}
     violations = {"layers": nupi.gates.layer_densities(model) - 0.3}        # Inequality(number of gated layers)
@@ -119,7 +119,7 @@ def gated_layers(model: nn.Module) -> dict[str, Gated]:
 
 
 def gate_parameters(model: nn.Module) -> Iterator[nn.Parameter]:
-    """The gates' parameters: they want an optimizer of their own, without weight decay.
+    """The gates' parameters. Give them their own optimizer, without weight decay.
 
     Example:
         >>> from nupi import gates
@@ -132,7 +132,7 @@ def gate_parameters(model: nn.Module) -> Iterator[nn.Parameter]:
 
 
 def weight_parameters(model: nn.Module) -> Iterator[nn.Parameter]:
-    """All parameters of the network but the gates'.
+    """All parameters of the network except those of the gates.
 
     Example:
         >>> from nupi import gates

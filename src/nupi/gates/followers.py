@@ -1,4 +1,4 @@
-"""Which norm follows which layer: it would light a closed channel up again, so that is where the gates must sit."""
+"""Which norm follows which layer: it would make a closed channel nonzero again, so the gates must be in the norm."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def following_norms(
             graph = trace(model)
         except UntraceableError as error:
             raise ValueError(
-                f"{error}. So which norm follows which layer cannot be seen: say it with "
+                f"{error}. So nupi cannot find which norm follows which layer: say it with "
                 f"norms={{{open_questions[0]!r}: name of its norm, or None}} for each layer"
             ) from error
         for name in open_questions:
@@ -78,9 +78,9 @@ def _norm_after(model: nn.Module, graph: fx.Graph, name: str) -> str | None:
         )
     if found == {None} and (later := _norm_behind(model, users)):
         raise ValueError(
-            f"{name!r} reaches the norm {later!r} through other layers, and it would light a closed channel up again; "
+            f"{name!r} reaches the norm {later!r} through other layers, and it would make a closed channel nonzero; "
             f"say norms={{{name!r}: {later!r}}} to gate there, if it has the same channels, or {{{name!r}: None}} to "
-            "gate the layer all the same"
+            "gate the layer itself"
         )
     return found.pop() if found else None
 

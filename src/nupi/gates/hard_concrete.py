@@ -90,14 +90,14 @@ class HardConcrete(nn.Module):
 
     Args:
         shape: the shape of the gates: a number, or the sizes of the dimensions.
-        droprate_init: where the gates start. `log_alpha` is drawn around log((1 - p) / p), which makes p the
-            probability that the concrete variable s starts below 1/2; the probability that z is 0 is smaller.
+        droprate_init: p, where the gates start. `log_alpha` is drawn around log((1 - p) / p), so p is the probability
+            that the concrete variable s starts below 1/2. The probability that z is 0 is smaller.
         temperature: t.
         stretch: (l, r), with l < 0 and r > 1.
-        clamp: keep `log_alpha` within [-clamp, clamp], so that a closed gate can still open again. Applied to
+        clamp: keep `log_alpha` within [-clamp, clamp], so that a closed gate can still open again. It is applied to
             the parameter itself whenever the gates are read in training mode (a projection after the step). Compiled
-            code reads `log_alpha` as if it was clamped, and leaves the parameter to the next reading in eager code,
-            such as that of a budget or a density.
+            code reads `log_alpha` as if it was clamped. The parameter itself is then clamped at the next reading in
+            eager code, such as that of a budget or a density.
 
     Example:
         >>> gate = HardConcrete(3, droprate_init=0.05, clamp=4.6).eval()

@@ -1,4 +1,4 @@
-"""Violations of several micro-batches as one: what `ascend` is given once an optimizer step."""
+"""The violations of several micro-batches as one, for one `ascend` per optimizer step."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 class Accumulator:
     """Adds up the violations of micro-batches, and gives their average.
 
-    Under accumulation the model descends on (1/k) * the sum of k Lagrangians, so the multipliers ascend on the same
-    average: of tensors the mean over the micro-batches that had them, of `Averaged` violations all sums over all
-    counts, of `Indexed` ones all rows, each divided by k. Of `Measured` violations the hard measure counts.
+    With k micro-batches the model descends on (1/k) * the sum of k Lagrangians, so the multipliers ascend on the same
+    average. For tensors it is the mean over the micro-batches that had them. For `Averaged` violations it is all sums
+    divided by all counts. For `Indexed` ones it is all rows, each divided by k. `Measured` uses its hard measure.
     """
 
     def __init__(self, constraints: Mapping[str, Constraint]) -> None:

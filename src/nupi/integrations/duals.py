@@ -32,13 +32,13 @@ def check_order(cls: type, mixin: type, base: str) -> None:
     before = cls.__mro__[: cls.__mro__.index(mixin)]
     if any(each.__name__ == base for each in before):
         raise TypeError(
-            f"{cls.__name__} has {mixin.__name__} behind {base}, where it does nothing; "
+            f"{cls.__name__} has {mixin.__name__} after {base}, where it does nothing; "
             f"put it first: class {cls.__name__}({mixin.__name__}, {base})"
         )
 
 
 def check_dual(dual: Any) -> None:
-    """Refuse what is no dual optimizer and cannot make one."""
+    """Raise unless `dual` is a dual optimizer, a function that can make one, or None."""
     if dual is not None and not isinstance(dual, torch.optim.Optimizer) and not callable(dual):
         raise TypeError(
             "dual must be a dual optimizer, a function that makes one from the multipliers, as "
@@ -61,9 +61,7 @@ def make_dual(
         return default_dual(lagrangian, steps, primal)
     made = dual if isinstance(dual, torch.optim.Optimizer) else dual(lagrangian.parameters())
     if not isinstance(made, torch.optim.Optimizer):
-        raise TypeError(
-            f"dual made {made!r} of the multipliers; it must make a torch optimizer that maximizes"
-        )
+        raise TypeError(f"dual returned {made!r}; it must return a torch optimizer that maximizes")
     if isinstance(made, SelfTuned):
         made.check_length(steps)
     return made

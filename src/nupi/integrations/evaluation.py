@@ -25,9 +25,9 @@ INFEASIBLE = 1e9
 class Evaluation:
     """Averages violations over the batches of an evaluation, and judges the average.
 
-    A tensor counts as often as its batch has rows. `Averaged` violations are added up. A row of an `Indexed`
-    violation is averaged over the batches that have it. Of `Measured` violations the hard measure counts. So a rate is
-    exact; a violation that is no mean over rows, such as the gap of two rates, is the mean of those of the batches.
+    A tensor is weighted by the number of rows of its batch. Sums and counts of `Averaged` violations are added. A row
+    of an `Indexed` violation is averaged over the batches that have it. `Measured` uses its hard measure. So a rate is
+    exact. A violation that is not a mean over rows, such as the gap of two rates, is the mean over the batches.
     """
 
     def __init__(self, lagrangian: Lagrangian, tolerance: float | Mapping[str, float] = 0.0) -> None:

@@ -1,4 +1,4 @@
-"""Constraints for Lightning, as `lightning` or as `pytorch_lightning`: a callback, and a mixin that brings it along.
+"""Constraints for Lightning, as `lightning` or as `pytorch_lightning`: a callback, and a mixin that adds it.
 
 class Classifier(ConstrainedMixin, L.LightningModule):
     def __init__(self):
@@ -48,18 +48,18 @@ _CALLBACKS: list[Any] = [
 
 
 class ConstrainedCallback(*_CALLBACKS):  # type: ignore[misc]
-    """Moves the multipliers of a LightningModule that calls a `nupi.Lagrangian` in its steps.
+    """Move the multipliers of a LightningModule that calls a `nupi.Lagrangian` in its steps.
 
-    It hears every `self.lagrangian(loss, violations)`. Before each optimizer step the multipliers ascend on the
-    average of what the micro-batches since the last one had, with automatic and with manual optimization. The state of
-    the dual optimizer is in the checkpoint; the multipliers are in the module's own. After a validation in which the
-    Lagrangian was called it logs `val_nupi_feasible`, `val_nupi_violation` and `val_nupi_score`, for checkpoints and
-    early stopping to monitor; after a test `test_nupi_feasible` and so on.
+    It records every call of `self.lagrangian(loss, violations)`. Before each optimizer step the multipliers ascend on
+    the average violation of the micro-batches since the last step, with automatic and with manual optimization. The
+    checkpoint has the state of the dual optimizer in the callback's state, and the multipliers in the module's. After a
+    validation in which the Lagrangian was called, it logs `val_nupi_feasible`, `val_nupi_violation` and
+    `val_nupi_score`, for checkpoints and early stopping. After a test it logs `test_nupi_feasible` and so on.
 
     Args:
-        dual: a dual optimizer; a function that makes one of the multipliers, as `partial(nupi.NuPI, ki=0.1)`; by
+        dual: a dual optimizer, or a function that makes one from the multipliers, as `partial(nupi.NuPI, ki=0.1)`; by
             default `nupi.SelfTuned` with a quarter of the training's steps.
-        tolerance: the violation that still counts as met in a validation: a number, or one by constraint name.
+        tolerance: the largest violation that counts as met in a validation: a number, or one for each constraint name.
         prog_bar: whether the progress bar shows violations and multipliers.
 
     Example:
@@ -139,8 +139,8 @@ class ConstrainedCallback(*_CALLBACKS):  # type: ignore[misc]
             self._state = None
         elif trainer.ckpt_path is not None:
             raise RuntimeError(
-                f"{trainer.ckpt_path} has no state of a dual optimizer, so the multipliers cannot go on from it; was "
-                "it written without ConstrainedCallback? Resume from another, or load its weights and train anew"
+                f"{trainer.ckpt_path} has no state of a dual optimizer, so multipliers cannot continue from it; was "
+                "it written without ConstrainedCallback? Resume from another, or load its weights in a new run"
             )
 
     # --- training ---
@@ -250,8 +250,8 @@ class ConstrainedCallback(*_CALLBACKS):  # type: ignore[misc]
 class ConstrainedMixin:
     """A LightningModule with constraints: `class Classifier(ConstrainedMixin, L.LightningModule)`.
 
-    It has `self.lagrangian`, to call in `training_step` (and in `validation_step`, for a verdict), and brings a
-    `ConstrainedCallback` along, which does the rest. A module with callbacks of its own adds them to
+    It has `self.lagrangian`. Call it in `training_step`, and in `validation_step` to measure feasibility there. It adds
+    a `ConstrainedCallback`, which does the rest. A module with its own callbacks adds them to
     `super().configure_callbacks()`.
 
     Args:
@@ -329,7 +329,7 @@ def _steps(trainer: Any) -> int:
     steps = trainer.estimated_stepping_batches
     if steps == float("inf"):
         raise ValueError(
-            "the training has no end (max_steps=-1 and max_epochs=-1), so that dual has no default; give "
+            "the training has no end (max_steps=-1 and max_epochs=-1), so dual has no default; give "
             "dual=lambda multipliers: nupi.SelfTuned(multipliers, steps=...)"
         )
     return int(steps)

@@ -1,1 +1,1 @@
-"""Parts that may stand in a training loop beside the Lagrangian; all of them are public as `nupi.<name>`."""
+"""Parts of a training loop besides the Lagrangian; all of them are public as `nupi.<name>`."""

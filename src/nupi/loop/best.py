@@ -1,4 +1,4 @@
-"""Which model to ship: the best of those seen that meet the constraints, or else the one that comes closest."""
+"""Which model to ship: the best one that meets the constraints, or else the closest one."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ Saves: TypeAlias = Any
 
 
 class Best:
-    """Keeps the best feasible model that it is shown, by any metric.
+    """Keep the best feasible model, by any metric.
 
     A model is feasible if no constraint is violated by more than the tolerance: g(x) <= tolerance for an inequality,
-    |h(x)| <= tolerance for an equality. While none is, the model with the smallest largest violation is kept, and
-    `feasible` says 0. What was not measured (a constraint that no row counts for) counts as not met.
+    |h(x)| <= tolerance for an equality. As long as no model is feasible, the model whose largest violation is smallest
+    is kept, and `feasible` is 0. A constraint that was not measured (because no row counts for it) is not met.
 
     Args:
-        lagrangian: where the constraints are, by name.
-        tolerance: the violation to put up with: a number, or one by constraint name.
-        higher_is_better: whether a larger metric is better, as for an accuracy; not so for a loss or an error.
-        path: a file to keep the best model in, instead of in memory.
+        lagrangian: the Lagrangian with the constraints.
+        tolerance: the violation that you accept: a number, or one for each constraint name.
+        higher_is_better: whether a larger metric is better (an accuracy) or a smaller one (a loss, an error).
+        path: a file for the best model; by default it is kept in memory.
 
     Example:
         >>> import nupi
@@ -75,13 +75,13 @@ class Best:
 
     @torch.no_grad()
     def see(self, model: Saves, metric: float, violations: Mapping[str, Any], **notes: Any) -> bool:
-        """Look at a model, and keep it if it is the best so far. Says whether it was kept.
+        """Keep this model if it is the best so far. Returns whether it was kept.
 
         Args:
             model: what to keep: a module, or anything with a `state_dict`, or a mapping of names to such.
             metric: how good it is.
-            violations: the violation of every constraint, as for `Lagrangian.ascend`; measured on decisions.
-            notes: anything to remember with it, such as the epoch, in `best.notes`.
+            violations: the violation of every constraint, as for `Lagrangian.ascend`; best measured on decisions.
+            notes: anything to store with the model in `best.notes`, such as the epoch.
 
         Raises:
             ValueError: the metric or a violation is not finite, or a constraint is missing. Nothing has changed.
@@ -101,7 +101,7 @@ class Best:
         return kept
 
     def restore(self, model: Saves) -> None:
-        """Load the kept model into `model`, as it was given to `see`."""
+        """Load the kept model into `model`, which has the same form as in `see`."""
         if self.number is None:
             raise RuntimeError(
                 "no model is kept: none was seen yet, or none had all of its constraints measured"
@@ -114,12 +114,12 @@ class Best:
             model.load_state_dict(kept)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs to go on; with a path, the model stays in its file."""
+        """All that a resumed run needs. With a `path`, the model stays in its file."""
         names = ("seen", "feasible", "number", "metric", "violation", "notes")
         return {name: getattr(self, name) for name in names} | {"excess": self._excess, "kept": self._kept}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Continue from a checkpoint."""
         missing = {"seen", "feasible", "number", "metric", "violation", "notes", "excess", "kept"} - set(
             state
         )
@@ -145,7 +145,7 @@ class Best:
         )
 
     def _judge(self, violations: Mapping[str, Any]) -> tuple[float, float]:
-        """The largest violation, and the largest after the tolerance is taken off."""
+        """The largest violation, and the largest violation minus its tolerance."""
         missing = [name for name in self.constraints if name not in violations]
         if missing:
             raise ValueError(
@@ -176,7 +176,7 @@ class Best:
 
 
 def largest_violation(name: str, constraint: Constraint, violation: Any) -> float:
-    """The largest violation of a group, infinite if some of it was not measured; or an error if it is not finite."""
+    """The largest violation of a group; infinite if a part was not measured. Raises if a violation is not finite."""
     values = as_violation(name, violation).moving().measured(constraint)
     if values is None:
         return math.inf
@@ -186,7 +186,7 @@ def largest_violation(name: str, constraint: Constraint, violation: Any) -> floa
 
 
 def tolerances(given: float | Mapping[str, float], names: Mapping[str, Any]) -> dict[str, float]:
-    """A tolerance for each constraint; a number serves them all."""
+    """A tolerance for each constraint; one number is used for all."""
     each = dict(given) if isinstance(given, Mapping) else dict.fromkeys(names, given)
     if set(each) != set(names):
         raise ValueError(f"tolerance is given for {sorted(each)}, but the constraints are {sorted(names)}")

@@ -1,4 +1,4 @@
-"""One coefficient that keeps one metric at a target, for a loss that somebody else has written."""
+"""One coefficient that keeps one metric at a target, for an existing loss."""
 
 from __future__ import annotations
 
@@ -17,41 +17,42 @@ if TYPE_CHECKING:
     from nupi.monitor import Finding, Monitor
     from nupi.violations.kind import Reduce
 
-DECADES = 3.0  # that a coefficient in the log domain is expected to travel, for a metric at twice its target
-MOST = 10.0  # in the log domain: the largest relative error there is
-WIDEST = (1e-8, 1e8)  # its limits, unless others are given
+DECADES = (
+    3.0  # with log=True: how many decades a coefficient is expected to move, for a metric at twice its target
+)
+MOST = 10.0  # with log=True: relative errors are clipped to this
+WIDEST = (1e-8, 1e8)  # with log=True: the default limits
 _KEPT = 2_000  # updates that are kept in full for `diagnose`
 
 
 class Coefficient:
     """The weight of a metric in a loss, moved so that the metric comes to its target.
 
-    For code that has a `beta` in its loss, such as `loss + beta * kl`. Say where the metric should be instead of how
-    much it should weigh. Behind it stands one constraint and `SelfTuned` without a primal optimizer, so it needs
-    nothing but the metric's value.
+    For code with a `beta` in its loss, such as `loss + beta * kl`. You give the target of the metric, not its weight.
+    Inside are one constraint and `SelfTuned` without a primal optimizer, so it needs only the value of the metric.
 
-    Give exactly one of the three targets. The coefficient of a metric that is held at a value takes either sign,
-    that of an upper bound is >= 0, and that of a lower bound is <= 0: it is always `+ beta * metric` in the loss.
+    Give exactly one of the three targets: `at`, `at_most` or `at_least`. With `at` the coefficient may have either
+    sign. With `at_most` it is >= 0, and with `at_least` it is <= 0. In the loss it is always `+ beta * metric`.
 
-    The dual optimizer moves beta by the error e = metric - target, so the metric settles where e = 0.
+    The dual optimizer moves beta by the error e = metric - target, so the metric settles at e = 0.
 
-    With `log=True` it moves log |beta|, by the relative error e = (metric - target) / |target|. Take it where
-    the coefficient must stay positive, or where nobody knows its order of magnitude: a temperature, the weight of a
-    KL. A lower bound then has a coefficient that stays negative.
+    With `log=True` it moves log |beta|, by the relative error e = (metric - target) / |target|. Take this if the
+    coefficient must stay positive, or if you do not know its order of magnitude: a temperature, the weight of a KL.
+    With `at_least` the coefficient then stays negative.
 
     Args:
         at: the value that the metric should have.
         at_most: the upper bound of the metric.
         at_least: the lower bound of the metric.
-        steps: updates within which the metric should be there; a quarter of training is a good answer.
-        scale: the size of the loss, which sets how far the first steps go. Not used in the log domain.
-        init: the coefficient to start from: by default 0, and 1 in the log domain (-1 for a lower bound), or what
-            `limits` allow that is nearest to it.
+        steps: the number of updates within which the metric should reach its target; a quarter of the run is a good
+            choice.
+        scale: the size of the loss, which sets the size of the first steps. Not used with `log=True`.
+        init: the initial coefficient. By default 0, and with `log=True` 1 (-1 for a lower bound); if `limits` exclude
+            this value, the nearest one that they allow.
         log: whether to move the logarithm of the coefficient.
-        limits: the least and the greatest size of the coefficient, |beta|; either may be None. In the log domain
-            they are 1e-8 and 1e8 unless given.
-        reduce: in a run of many processes, how to join what the ranks measured: "mean" or "sum".
-        name: what findings call the metric.
+        limits: the smallest and the largest |beta|; either may be None. With `log=True` the default is 1e-8 and 1e8.
+        reduce: with many processes, how to join the metrics of the ranks: "mean" or "sum".
+        name: the name of the metric in findings.
 
     Example:
         >>> coefficient = Coefficient(at_most=2.0, steps=100)
@@ -79,7 +80,7 @@ class Coefficient:
         self._sign = -1.0 if side == "at_least" else 1.0
         self._side, self._log, self._name = side, bool(log), name
         low, high = _checked_limits(limits, log=self._log)
-        # By default as small as the limits let it be, or 1 in the log domain.
+        # By default as small as the limits allow, or 1 with log=True.
         usual = min(max(1.0 if log else 0.0, low or 0.0), math.inf if high is None else high)
         start = usual if init is None else self._sign * init
         if (log or side != "at") and (start < 0 or (log and start == 0)):
@@ -88,8 +89,8 @@ class Coefficient:
             raise ValueError(f"init={init!r}: the coefficient of {side} is {which} 0 here{instead}")
         if not (low or 0.0) <= abs(start) <= (math.inf if high is None else high):
             raise ValueError(f"init={init!r} is not within limits={limits!r}; start it there")
-        # In the log domain an error is relative to the target, so that one unit of it means the same for every metric;
-        # `update` keeps it below `MOST`, or a metric that starts a hundred times too large would set the scale.
+        # With log=True an error is relative to the target, so one unit means the same for every metric. `update`
+        # keeps it below `MOST`; otherwise a metric that starts a hundred times too large would set the scale.
         self._unit = abs(self.target) if log and self.target else 1.0
         if log:
             low, high, start = math.log(low or WIDEST[0]), math.log(high or WIDEST[1]), math.log(start)
@@ -108,12 +109,12 @@ class Coefficient:
 
     @property
     def value(self) -> torch.Tensor:
-        """The coefficient as it is now, a scalar."""
+        """The present coefficient, a scalar."""
         size = self._lagrangian.multipliers[self._name][0]
         return self._sign * (size.exp() if self._log else size)
 
     def update(self, metric: float | torch.Tensor) -> torch.Tensor:
-        """Move the coefficient by what the metric is now, and return it; no gradient flows through it.
+        """Move the coefficient by the present value of the metric, and return it. No gradient flows through it.
 
         Args:
             metric: its value: a number, or a tensor with one element, on any device.
@@ -135,15 +136,15 @@ class Coefficient:
         return self.value
 
     def gains(self) -> Found:
-        """What has been found about the metric's response to its coefficient (or to the logarithm of it)."""
+        """What has been measured about the metric's response to its coefficient (with `log=True`: to its logarithm)."""
         (found,) = self._dual.gains().values()
         return found
 
     def diagnose(self) -> list[Finding]:
         """What is wrong, the worst first: a target that cannot be reached, a coefficient at its limit, and so on.
 
-        Ask at the end, or after a few times `steps`: before that a metric may still be on its way. In the log domain
-        the multiplier that a finding speaks of is the logarithm of the coefficient, and violations are relative.
+        Call it at the end of the run, or after a few times `steps`: earlier, the metric may not have arrived yet. With
+        `log=True`, the multiplier in a finding is the logarithm of the coefficient, and violations are relative.
         """
         return [self._advised(finding) for finding in self._monitor.diagnose()]
 
@@ -155,7 +156,7 @@ class Coefficient:
         return replace(finding, advice=f"{raised}, or loosen the target")
 
     def state_dict(self) -> dict[str, Any]:
-        """All that `load_state_dict` needs to go on bit for bit."""
+        """All that `load_state_dict` needs to continue bit for bit."""
         return {
             "multiplier": self._lagrangian.state_dict(),
             "controller": self._dual.state_dict(),
@@ -163,7 +164,7 @@ class Coefficient:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint; the target may be another, on the same side."""
+        """Continue from a checkpoint. The target may be another number, on the same side (such as `at_most`)."""
         if set(state) != {"multiplier", "controller", "kind"}:
             raise ValueError(
                 f"state has the keys {sorted(state)}, not 'multiplier', 'controller' and 'kind'; "
@@ -191,7 +192,7 @@ class Coefficient:
         return {**self.__dict__, "_monitor": self._monitor.state_dict()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """A copy, or what comes out of a pickle, has a record of its own, which goes on from the first one's."""
+        """A copy, or an unpickled one, has its own record, which starts with the record of the first one."""
         self.__dict__.update(state)
         self._monitor = _listening(self._lagrangian)
         self._monitor.load_state_dict(state["_monitor"])
@@ -201,7 +202,7 @@ class Coefficient:
 
 
 class _Limited(Constraint):
-    """One constraint whose multiplier, a coefficient or its logarithm, stays within limits of its own."""
+    """One constraint whose multiplier, a coefficient or its logarithm, stays within given limits."""
 
     kind = "a coefficient"
 
@@ -232,7 +233,7 @@ def _checked_target(sides: dict[str, float | None]) -> tuple[str, float]:
 def _checked_limits(
     limits: tuple[float | None, float | None] | None, *, log: bool
 ) -> tuple[float | None, float | None]:
-    """The least and the greatest size of the coefficient, each None if it is open."""
+    """The smallest and the largest |coefficient|; None for a side without a limit."""
     try:
         low, high = (None, None) if limits is None else limits
         sizes = [float(each) for each in (low, high) if each is not None]
@@ -243,5 +244,5 @@ def _checked_limits(
     least = 0.0 if not log else math.ulp(0.0)
     if any(not least <= size < math.inf for size in sizes) or (len(sizes) == 2 and sizes[0] >= sizes[1]):
         above = "above 0" if log else "not negative"
-        raise ValueError(f"limits must be sizes that grow, finite and {above}, but {limits!r} came")
+        raise ValueError(f"limits must be finite, {above} and in rising order, but {limits!r} came")
     return (None if low is None else float(low)), (None if high is None else float(high))

@@ -1,7 +1,7 @@
-"""Extragradient and optimistic steps for the model's optimizer and the dual one, in a loop that stays the user's.
+"""Extragradient and optimistic steps for the model's optimizer and the dual optimizer, in your own loop.
 
-Where a constrained problem is like a game (the Lagrangian is nearly linear in x), simultaneous steps circle
-around the solution and away from it. Both methods here look ahead before they move:
+If the Lagrangian is nearly linear in x, simultaneous steps circle around the solution and away from it. Both methods
+here use a prediction of the next gradient:
 
     extragradient   z' = z - lr F(z),  then  z <- z - lr F(z')
     optimistic      z <- z - lr (2 F(z) - F(z of the step before))
@@ -37,25 +37,25 @@ def extrapolated(
     *,
     keep_state: bool = False,
 ) -> Iterator[None]:
-    """Look ahead: inside, model and multipliers are where one step of both optimizers would take them.
+    """Take a trial step of both optimizers, for the extragradient method. It is undone at the end of the block.
 
     For plain gradient steps, with F the gradient of the game in z = (x, theta):
 
         ahead   = z_t - lr F(z_t)          inside the block
         z_{t+1} = z_t - lr F(ahead)        the two lines after it
 
-    At the end of the block everything is back where it was, apart from the gradients that the block has made. The usual
-    two lines after it, `ascend` and `primal.step`, then take the extragradient step. Whatever raises, in the
-    steps or in the block, model, multipliers, gradients and optimizers are as before it.
+    At the end of the block everything is as before, except for the gradients that were computed in the block. The usual
+    two lines after it, `ascend` and `primal.step`, then take the extragradient step. If anything raises, in the steps
+    or in the block, then the model, multipliers, gradients and optimizers are as before the block.
 
     Args:
         lagrangian: the problem.
         dual: the optimizer of the multipliers.
-        primal: the optimizer of the model, or several. Its gradients are those of the Lagrangian at the present point,
-            so `backward` comes before this; they are cleared on entry.
-        violations: those of the present point, which move the multipliers.
-        keep_state: whether what the optimizers remember (moments, the controller's state) goes on from the look
-            ahead, as in ExtraAdam (Gidel et al., 2019). By default it goes back too.
+        primal: the optimizer of the model, or several. Call `backward` before the block, so that the parameters have
+            the gradients of the Lagrangian at the present point. The block clears them when it begins.
+        violations: the violations at the present point, which move the multipliers.
+        keep_state: whether the optimizers' state (moments, the controller's state) after the trial step is kept, as in
+            ExtraAdam (Gidel et al., 2019). By default the state is restored too.
 
     Example:
         >>> import nupi
@@ -78,7 +78,7 @@ def extrapolated(
     primals = (primal,) if isinstance(primal, Optimizer) else tuple(primal)
     kept = [_Kept(optimizer) for optimizer in (dual, *primals)]
     try:
-        # What listens to a run records its steps, and this is none.
+        # Listeners record the steps of a run, and the trial step is not one.
         listeners, lagrangian._listeners = lagrangian._listeners, []
         try:
             lagrangian.ascend(dual, violations)
@@ -97,7 +97,7 @@ def extrapolated(
 
 
 class _Kept:
-    """What steps of an optimizer change, kept so that it can be put back."""
+    """A copy of all that a step of an optimizer changes, to restore it."""
 
     def __init__(self, optimizer: Optimizer) -> None:
         self._optimizer = optimizer
@@ -108,7 +108,7 @@ class _Kept:
 
     @torch.no_grad()
     def restore(self, *, state: bool, gradients: bool) -> None:
-        """Put the parameters back; with `state`, what is remembered of them; with `gradients`, their gradients."""
+        """Restore the parameters; with `state`, also their state; with `gradients`, also their gradients."""
         for param, value, gradient in self._params:
             param.copy_(value)
             if gradients:
@@ -130,7 +130,7 @@ class _Kept:
             group.clear()
             group.update(before)
         if isinstance(self._optimizer, DualOptimizer):
-            self._optimizer._large_state = True  # until it is looked at again
+            self._optimizer._large_state = True  # until it is checked again
 
 
 def _copied(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -154,7 +154,7 @@ class Optimism:
         ]
 
     def remove(self) -> None:
-        """Let the optimizer take plain steps again."""
+        """Let the optimizer take plain steps again from now on."""
         for hook in self._hooks:
             hook.remove()
 
@@ -162,7 +162,7 @@ class Optimism:
     def _look_ahead(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if kwargs.get("closure") is not None or any(each is not None for each in args[1:]):
             raise TypeError(
-                "an optimistic step cannot see the gradients that a closure makes; call backward yourself, then step()"
+                "an optimistic step cannot use the gradients of a closure; call backward yourself, then step()"
             )
         self._put_back()
         for param in (param for group in optimizer.param_groups for param in group["params"]):
@@ -172,7 +172,7 @@ class Optimism:
             if gradient.layout != torch.strided:
                 self._put_back()
                 raise TypeError("an optimistic step takes dense gradients only, but a sparse one came")
-            # Of the optimizer's own state: it is in its state_dict, and goes with it.
+            # In the optimizer's own state, so that its state_dict has it.
             before = optimizer.state[param].get(_PREVIOUS, gradient) if param in optimizer.state else gradient
             param.grad = gradient + (gradient - before)
             self._seen.append((param, gradient, param.grad))
@@ -184,7 +184,7 @@ class Optimism:
         self._put_back()
 
     def _put_back(self) -> None:
-        """Give parameters their own gradients again; some still have ours if a step has raised."""
+        """Restore the parameters' own gradients; if a step has raised, some still have the optimistic ones."""
         for param, gradient, ours in self._seen:
             if param.grad is ours:
                 param.grad = gradient
@@ -192,12 +192,13 @@ class Optimism:
 
 
 def optimistic(optimizer: Optimizer) -> Optimism:
-    """Have an optimizer step along 2 g_t - g_{t-1} in place of its gradient g_t; the first step is a plain one.
+    """Make an optimizer step along 2 g_t - g_{t-1} in place of its gradient g_t. The first step is a plain one.
 
     For SGD, x_{t+1} = x_t - lr (2 g_t - g_{t-1}).
 
-    The optimizer stays the one that schedulers, scalers and trainers know. The last gradient is part of its state and
-    so of its checkpoints; after loading one, call `optimistic` again. A step that raises was not taken.
+    The optimizer object stays the same, so schedulers, scalers and trainers still work. The last gradient is part of
+    its state and so of its checkpoints. After loading a checkpoint, call `optimistic` again. A step that raises changes
+    nothing.
 
     For multipliers no call is needed: `NuPI(ki=lr, kp=lr)` is optimistic gradient ascent with step size lr.
 
@@ -219,7 +220,7 @@ def optimistic(optimizer: Optimizer) -> Optimism:
         raise TypeError(f"optimizer must be a torch optimizer, but a {type(optimizer).__name__} came")
     if isinstance(optimizer, DualOptimizer):
         raise TypeError(
-            f"{type(optimizer).__name__} moves multipliers, and is not to be changed; optimistic ascent with step size "
-            "lr is NuPI(params, ki=lr, kp=lr)"
+            f"{type(optimizer).__name__} moves multipliers, and optimistic cannot change it; for optimistic ascent "
+            "with step size lr take NuPI(params, ki=lr, kp=lr)"
         )
     return Optimism(optimizer)

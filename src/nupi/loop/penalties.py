@@ -1,4 +1,4 @@
-"""A schedule for the penalties of the augmented Lagrangian that looks at how feasible the constraints are."""
+"""A schedule for the penalties of the augmented Lagrangian, driven by the infeasibility of the constraints."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ if TYPE_CHECKING:
 
     from nupi.lagrangian import Lagrangian, Violations
 
-_ABSENT, _REFUSED = -1.0, math.inf  # in place of an infeasibility, in what ranks tell each other
+_ABSENT, _REFUSED = -1.0, math.inf  # sent to other ranks in place of an infeasibility
 
 
 class PenaltySchedule:
-    """Raises the penalty of a constraint whose infeasibility has not fallen enough since the last look.
+    """Raise the penalty of a constraint if its infeasibility has not fallen enough since the last call of `step`.
 
     With v the largest infeasibility of a group of constraints (|h|, or max(0, g)) and c its penalty,
 
-        c <- min(factor c, upper)    if v > tolerance and v > decrease * (v at the last look)
+        c <- min(factor c, upper)    if v > tolerance and v > decrease * (v at the last call)
 
     as in the method of multipliers (Bertsekas, 1982, section 2.2; Birgin and Martínez, 2014, algorithm 4.1, who
-    choose the same numbers). Where the multipliers alone make progress, the penalty and with it the conditioning
-    of the problem stay as they are. Call `step` once an outer iteration: after an epoch, or some hundred steps.
+    choose the same numbers). If the multipliers alone make enough progress, the penalty does not change, and so the
+    conditioning of the problem does not change either. Call `step` once per outer iteration: after an epoch, or after
+    a few hundred steps.
 
     Args:
-        lagrangian: one that was given a `penalty`. Constraints without one are left alone.
-        factor: what a penalty is multiplied by, > 1.
-        decrease: the share of its infeasibility that a constraint may keep from one look to the next, in (0, 1].
-        tolerance: an infeasibility that is good enough: a penalty is not raised for less.
-        upper: the most that a penalty may become.
+        lagrangian: a Lagrangian with a `penalty`. Constraints without a penalty do not change.
+        factor: the factor by which a penalty is raised, > 1.
+        decrease: the share of its infeasibility that a constraint may keep from one call to the next, in (0, 1].
+        tolerance: a smaller infeasibility never raises a penalty.
+        upper: the largest penalty.
 
     Example:
         >>> import nupi
@@ -73,10 +74,10 @@ class PenaltySchedule:
 
     @torch.no_grad()
     def step(self, violations: Violations) -> None:
-        """Look at violations as `ascend` takes them, and raise the penalties of those that lag behind.
+        """Raise the penalties of constraints whose infeasibility falls too slowly. Takes violations as `ascend` does.
 
-        What is absent is left alone. In a run of many processes under `reduce` every rank calls it, and the
-        largest infeasibility of any rank counts, so that all keep the same penalties.
+        A constraint that is absent does not change. With many processes and `reduce`, every rank must call it. The
+        largest infeasibility of any rank counts, so all ranks have the same penalties.
 
         Raises:
             NonFiniteViolationError: a violation is nan or infinite. No penalty has changed.
@@ -93,11 +94,11 @@ class PenaltySchedule:
         self._last.update(found)
 
     def state_dict(self) -> dict[str, Any]:
-        """The penalties, and the infeasibilities at the last look."""
+        """The penalties, and the infeasibilities at the last call."""
         return {"penalties": self.lagrangian.penalties, "last": dict(self._last)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint: the Lagrangian gets its penalties too."""
+        """Continue from a checkpoint. The penalties are also set in the Lagrangian."""
         missing = {"penalties", "last"} - set(state)
         if missing:
             raise ValueError(
@@ -107,7 +108,7 @@ class PenaltySchedule:
         self._last = {str(name): float(value) for name, value in state["last"].items()}
 
     def _infeasibilities(self, violations: Violations) -> dict[str, float]:
-        """The largest infeasibility of each group that came, on any rank."""
+        """The largest infeasibility over all ranks of each group that is present."""
         here: dict[str, float] = {}
         refusal: Exception | None = None
         try:
@@ -134,7 +135,7 @@ class PenaltySchedule:
 
 
 def _largest(lagrangian: Lagrangian, violations: Violations) -> dict[str, float]:
-    """The largest infeasibility of each group that this rank has, whatever kind of violation it came as."""
+    """The largest infeasibility of each group that this rank has, for any kind of violation."""
     found: dict[str, float] = {}
     for target, violation in lagrangian._paired(violations):
         beyond = violation.moving().infeasibility(target)

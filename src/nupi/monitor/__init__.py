@@ -1,4 +1,4 @@
-"""See what multipliers do: record every `ascend`, say what goes wrong and what to change, show it on a page."""
+"""See what the multipliers do: record every `ascend`, say what is wrong and what to change, show it on a page."""
 
 from nupi.monitor.diagnose import diagnose, judge
 from nupi.monitor.disk import read

@@ -1,4 +1,4 @@
-"""Say what is wrong with a run: every constraint judged alone, then told together."""
+"""Say what is wrong with a run: every constraint is judged alone, and findings of one kind are put together."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def judge(
     nu: float = 0.0,
     upper: float | None = None,
 ) -> list[Finding]:
-    """The findings of a run that was recorded by other means.
+    """The findings of a run that another program has recorded.
 
     Args:
-        violation: what was measured at each step, (steps,) or (steps, constraints).
+        violation: the violation at each step, (steps,) or (steps, constraints).
         multiplier: the multipliers after each step, of the same shape.
         inequality: whether the multipliers are kept at 0 or above.
-        name: what to call the constraints.
-        ki: the integral gain; nan if there is none. It and the following make advice with numbers possible.
+        name: the name of the constraints in the findings.
+        ki: the integral gain; nan if there is none. With the gains, the advice can name numbers.
         kp: the proportional gain.
         nu: the smoothing.
         upper: the bound on the multipliers, if there is one.

@@ -92,11 +92,11 @@ class Writer:
 
 
 def read(path: str | os.PathLike[str]) -> Record:
-    """The record in a folder, or in a file, up to its last whole step.
+    """Read the record in a folder, or in a file, up to its last complete step.
 
     Raises:
         FileNotFoundError: there is no record.
-        ValueError: what is there is no record, one of another version, or damaged.
+        ValueError: the file is not a record, has another version, or is damaged.
 
     Example:
         >>> import tempfile
@@ -122,15 +122,15 @@ def read(path: str | os.PathLike[str]) -> Record:
     if bytes(content[: len(_MAGIC_OF_1)]) == _MAGIC_OF_1:
         _refuse_version(1)
     if bytes(content[: len(_MAGIC)]) != _MAGIC:
-        raise ValueError(f"{file} is no record of nupi")
+        raise ValueError(f"{file} is not a record of nupi")
     try:
         record = _read_frames(content)
     except _DamagedError as damage:
         raise ValueError(
-            f"{file} is damaged: byte {damage}, or one after it, is not what was written; take the record from a copy"
+            f"{file} is damaged: byte {damage}, or one after it, has changed; take the record from a copy"
         ) from None
     if record is None:
-        raise ValueError(f"{file} ends before its first step; the run that writes it has only just begun")
+        raise ValueError(f"{file} has no step yet; the run that writes it has just begun")
     return record
 
 
@@ -176,7 +176,7 @@ def _ends_in_zeros(tag: bytes, frame: memoryview) -> bool:
 
 def _refuse_version(version: object) -> NoReturn:
     raise ValueError(
-        f"this record is of version {version!r}, and this nupi reads version {VERSION}; "
+        f"this record has version {version!r}, but this nupi reads version {VERSION}; "
         "open it with the nupi that wrote it"
     )
 

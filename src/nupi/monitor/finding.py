@@ -16,7 +16,7 @@ SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 
 
 class ConstraintWarning(UserWarning):
-    """A monitor has found that a constraint goes badly wrong. Raised as an error, it ends a run early.
+    """A monitor has a severe finding about a constraint. If you make this warning an error, it ends the run.
 
     Example:
         >>> import warnings
@@ -42,12 +42,12 @@ class Finding:
     """Something that is wrong with a constraint, and what to do.
 
     Args:
-        constraint: its name, with its index if only some of its group are concerned: `rates[3]`.
+        constraint: its name; with an index if only some constraints of the group are concerned: `rates[3]`.
         kind: what is wrong, one of `nupi.monitor.KINDS`.
-        severity: "severe" if the run will not get well by itself, "moderate" if it could be better, "note" if
+        severity: "severe" if the run will not recover by itself, "moderate" if it could be better, "note" if
             nothing is wrong.
-        evidence: a sentence with the numbers it was found by.
-        advice: a sentence that says what to change, with values where there are any.
+        evidence: a sentence with the numbers that show it.
+        advice: a sentence that says what to change, with values if they are known.
         steps: the first and the last step that show it.
 
     Example:

@@ -1,4 +1,4 @@
-"""The gradient of a constraint: whether the model could meet it, where the record alone says that it does not."""
+"""The gradient of a constraint: it shows whether the model could meet a constraint that the record says it does not."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ def confirm(
     }
     if errors and not any(error.requires_grad for error in errors.values()):
         raise ValueError(
-            "no violation has a graph, so that no gradient can be measured; give them as the model's forward made "
-            "them, not detached and not under torch.no_grad(). If they are, nothing here depends on a parameter, and "
-            "no multiplier can change it"
+            "no violation has a graph, so no gradient can be measured; give violations from the model's forward pass, "
+            "not detached and not under torch.no_grad(). If they are not detached, they depend on no parameter, and "
+            "no multiplier can change them"
         )
     told = []
     for finding in findings:
@@ -168,8 +168,8 @@ def _gradients(value: torch.Tensor | int, leaves: Sequence[torch.Tensor]) -> lis
             return [torch.zeros_like(leaf) if g is None else g for leaf, g in zip(leaves, found, strict=True)]
         except RuntimeError as error:
             raise ValueError(
-                "the gradient of a violation cannot be measured; give violations whose graph is still there, that is "
-                f"before backward() has freed it. torch says: {error}"
+                "the gradient of a violation cannot be measured; give the violations before backward() has freed "
+                f"their graph. torch says: {error}"
             ) from error
 
 

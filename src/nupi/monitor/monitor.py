@@ -1,4 +1,4 @@
-"""Record what every `ascend` does, without a line in the loop."""
+"""Record what every `ascend` does, without a change of the loop."""
 
 from __future__ import annotations
 
@@ -48,25 +48,25 @@ _FIRST_CHECK, _NEXT_CHECK = (
 
 
 class Monitor:
-    """Records violations, multipliers and gains of every `ascend`, and says what goes wrong.
+    """Record violations, multipliers and gains of every `ascend`, and say what is wrong.
 
-    It listens from the moment it is made; the loop stays as it is. Of a group of up to 32 constraints each one is
-    recorded; of a larger group its statistics, and the few that were the worst. Memory is bounded: the last
-    `keep` steps are kept in full and the whole run thinned out evenly. On an accelerator it never waits for the
-    device. In a run of many processes rank 0 logs, writes and warns.
+    It records from the moment it is made; the loop does not change. In a group of up to 32 constraints each one is
+    recorded. Of a larger group it records statistics, and the 8 worst constraints. Memory is bounded: the last `keep`
+    steps are kept in full, and the whole run is kept at a lower resolution. On an accelerator it never waits for the
+    device. With many processes, only rank 0 logs, writes and warns.
 
-    What is severe (a constraint that diverges, oscillates or cannot be met) is warned of once while the run goes
-    on, with a `ConstraintWarning`. Whatever fails in here ends the recording with a warning, never the training.
+    A severe finding (a constraint that diverges, oscillates or cannot be met) causes one `ConstraintWarning` during the
+    run. An error inside the monitor ends the recording with a warning. It never ends the training.
 
     Args:
-        lagrangian: the problem to listen to.
-        dual: record the steps of this optimizer alone; by default those of all.
-        log: where numbers go as they come: a function `(dict, step)`, a TensorBoard writer, a W&B run, the module
+        lagrangian: the Lagrangian to record.
+        dual: record the steps of this optimizer only; by default those of all.
+        log: where to log the numbers: a function `(dict, step)`, a TensorBoard writer, a W&B run, the module
             `mlflow`, an MLflow client, a Lightning logger.
-        every: record every so many calls of `ascend`.
+        every: record one of every `every` calls of `ascend`.
         keep: how many of the recorded steps to keep in full.
-        path: a folder to keep the record in, for `nupi watch` and `nupi report`.
-        warn: whether to warn of what is severe while the run goes on.
+        path: a folder for the record, for `nupi watch` and `nupi report`.
+        warn: whether to warn of severe findings during the run.
 
     Example:
         >>> import nupi
@@ -100,8 +100,8 @@ class Monitor:
             raise TypeError(f"lagrangian must be a nupi.Lagrangian, but {lagrangian!r} came")
         if dual is not None and not _share(lagrangian, dual):
             raise ValueError(
-                f"dual ({type(dual).__name__}) holds no multiplier of this Lagrangian, so there would be nothing to "
-                "record; give the optimizer that ascend gets"
+                f"dual ({type(dual).__name__}) has no multiplier of this Lagrangian, so there would be nothing to "
+                "record; give the optimizer that you pass to ascend"
             )
         if path is not None and not isinstance(path, (str, os.PathLike)):
             raise TypeError(f"path must be a folder's name, a str or a path, but {path!r} came")
@@ -140,12 +140,12 @@ class Monitor:
 
     @property
     def record(self) -> Record:
-        """All that has been recorded, up to the last step; waits for a device that is behind."""
+        """All that has been recorded, up to the last step. Waits for the device if necessary."""
         self.flush()
         return self._record
 
     def latest(self) -> dict[str, float]:
-        """The last numbers by name, as they are logged: `nupi/<constraint>/violation` and so on."""
+        """The last numbers by name, as in a log: `nupi/<constraint>/violation` and so on."""
         columns = self.record.recent()[1]
         found: dict[str, float] = {}
         # Constraints that the last step did not see were seen by one before it.
@@ -155,12 +155,12 @@ class Monitor:
         return found
 
     def diagnose(self, violations: Violations | None = None) -> list[Finding]:
-        """What is wrong, the worst first; nothing if the run is well.
+        """The findings, the worst first; none if the run is healthy.
 
         Args:
-            violations: those of a batch, with their graph, as for the Lagrangian. With them, what the record takes for
-                infeasible is called so only if the gradient of the constraint is small, or others oppose it. The
-                graph is kept: `backward` can still be called.
+            violations: the violations of a batch with their graph, as for the Lagrangian. With them, a constraint is
+                called infeasible only if its gradient is small, or if other constraints oppose it. The graph is kept:
+                you can still call `backward`.
         """
         found = diagnose(self._read())
         if not self._count:
@@ -175,26 +175,26 @@ class Monitor:
         )
 
     def explain(self, names: Sequence[str] = ()) -> str:
-        """What the record shows of these constraints, in a sentence or two: what an error about them should say.
+        """One or two sentences about these constraints from the record, for an error message.
 
-        Empty if nothing was recorded, or if nothing is severe and no constraint was asked for by name.
+        Empty if nothing was recorded, or if there is no severe finding and `names` is empty.
         """
         return explain(self._read(), names)
 
     def frame(self) -> pd.DataFrame:
-        """The steps that are kept in full, as a data frame: a row a step, a column a number. Needs pandas."""
+        """The steps that are kept in full, as a data frame with one row for each step. Needs pandas."""
         return frame(self.record)
 
     def report(self, path: str | os.PathLike[str]) -> None:
-        """Write the run to one HTML file that needs nothing else: a verdict, plots, findings, a table."""
+        """Write the run to one HTML file: a verdict, plots, findings, a table. The file needs no network."""
         write_report(self._read(), path)
 
     def state_dict(self) -> dict[str, Any]:
-        """The record, for a checkpoint: a run that is resumed with it has one record."""
+        """The record, for a checkpoint. A resumed run then continues the same record."""
         return {"count": self._count, "record": self.record.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on with the record of a checkpoint, which must be of the same constraints."""
+        """Continue the record of a checkpoint, which must have the same constraints."""
         record = Record.from_state(state_dict["record"])
         if record.columns.described() != self._record.columns.described():
             raise ValueError(
@@ -206,7 +206,7 @@ class Monitor:
         self._count = int(state_dict["count"])
 
     def flush(self) -> None:
-        """Have everything recorded that was seen; waits for a device that is behind."""
+        """Record all steps until now. Waits for the device if necessary."""
         self._flush(warns=self._warns)
 
     def _read(self) -> Record:
@@ -220,7 +220,7 @@ class Monitor:
         self._receive(wait=True, warns=warns)
 
     def close(self) -> None:
-        """Record what was seen, and stop listening."""
+        """Record all steps until now, and stop recording."""
         self._handle.remove()
         self.flush()
         self._close_writer()

@@ -152,7 +152,7 @@ class Record:
         version = state.get("version")
         if version != VERSION:
             raise ValueError(
-                f"this record is of version {version!r}, and this nupi reads version {VERSION}; "
+                f"this record has version {version!r}, but this nupi reads version {VERSION}; "
                 "open it with the nupi that wrote it"
             )
         record = cls(Columns.from_described(state["columns"]), state["keep"], state["info"])

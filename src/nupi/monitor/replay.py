@@ -1,4 +1,4 @@
-"""A record of runs that were recorded by other means, so that a report can show them side by side."""
+"""A record of runs that another program has recorded, so that a report can show them side by side."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Played:
-    """What one run did.
+    """The violations and multipliers of one run.
 
     Args:
-        violation: what was measured, (records, constraints).
-        multiplier: the multipliers that answered it, of the same shape.
+        violation: the violations, (records, constraints).
+        multiplier: the multipliers after each step, of the same shape.
         inequality: whether the multipliers are kept at 0 or above.
-        dual: what its dual optimizer is called.
+        dual: the name of its dual optimizer.
         gains: of the dual optimizer, such as `ki` and `kp`.
 
     Example:
@@ -53,10 +53,10 @@ class _Move(NamedTuple):
 def replay(
     runs: Mapping[str, Played], steps: Sequence[int] | None = None, info: Mapping[str, Any] | None = None
 ) -> Record:
-    """The record of several runs, each a group of constraints of its own.
+    """One record of several runs, with one group of constraints for each run.
 
     Args:
-        runs: by the name that a report is to show.
+        runs: the runs, by the name that the report shows.
         steps: the step of each record, the same for all runs; by default 1, 2, 3, ...
         info: what was run, for the report.
 

@@ -1,4 +1,4 @@
-"""Arithmetic on what may be a number or a tensor, for tensors so small that an operation costs what its call does."""
+"""Arithmetic on numbers or tensors, for tensors so small that the call of an operation is most of its cost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def number(value: Gain, like: torch.Tensor) -> Gain:
     """A number as an operand for tensors like this one; a tensor is returned as it is.
 
-    Torch makes a tensor of a number at every operation, which takes longer than the operation. This one is kept.
+    Torch makes a new tensor of a number at every operation, which takes longer than the operation. This one is cached.
     """
     if isinstance(value, torch.Tensor) or being_traced():
         return value
@@ -23,19 +23,19 @@ def number(value: Gain, like: torch.Tensor) -> Gain:
 
 
 def being_traced() -> bool:
-    """Whether operations are written down, by a compiler or for a sweep: what is kept must stay out of that."""
+    """Whether operations are being traced, by a compiler or for a sweep: a trace must not use cached tensors."""
     return torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0
 
 
 @lru_cache(maxsize=1024)
 def _kept(value: float, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    # A tensor of inference mode would be refused by whoever needs a gradient later.
+    # A tensor made in inference mode could not be used later with gradients.
     with torch.inference_mode(mode=False):
         return torch.tensor(value, dtype=dtype, device=device)
 
 
 def times(x: torch.Tensor, factor: float) -> torch.Tensor:
-    """X times a number; x itself if that is 1, as it mostly is."""
+    """X times a number; x itself if the number is 1, the most common case."""
     return x if factor == 1.0 else x * number(factor, x)
 
 

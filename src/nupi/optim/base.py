@@ -1,4 +1,4 @@
-"""What every dual optimizer of the library shares: steps, gains that are checked, state, projection."""
+"""The base class of the dual optimizers: steps, checked gains, state, projection."""
 
 from __future__ import annotations
 
@@ -29,16 +29,15 @@ __all__ = ["SAFE", "Batch", "DualOptimizer", "Gains", "Options", "State", "Work"
 SAFE = 1e10  # errors and gains up to this cannot take a float32 multiplier beyond its range in one step
 _WIDE = torch.float32.itemsize
 _NOTHING: frozenset[str] = frozenset()
-_WORDS = ("init", "form", "foreach", "one_sided")  # options that are no numbers and are checked like gains
+_WORDS = ("init", "form", "foreach", "one_sided")  # options that are not numbers, and are checked like gains
 
 
 class DualOptimizer(Updated, Optimizer):
-    """A `torch.optim.Optimizer` whose gradient is an error to be controlled, and which maximizes by default.
+    """A `torch.optim.Optimizer` that takes gradients as errors to control, and maximizes by default.
 
     With e_t the error, theta_{t+1} = projection of update(theta_t, e_t, state). A subclass has `scaled_gains`, `slots`
     and `update`, and may have `idle`. Everything else is here. A parameter narrower than float32 is moved in float32. A
-    sparse gradient moves its own rows and no others. Each row of a parameter takes its first step when its first error
-    comes.
+    sparse gradient moves only its own rows. Each row of a parameter takes its first step when its first error comes.
 
     Example:
         >>> import nupi
@@ -71,7 +70,7 @@ class DualOptimizer(Updated, Optimizer):
         super().__init__(params, defaults)
 
     def _check_group(self, group: dict[str, Any]) -> None:
-        """Refuse a param group that is no good; numbers become plain floats."""
+        """Raise if a param group is wrong; turn its numbers into plain floats."""
         check_options(group, self.defaults)
         for param in group["params"]:
             check_parameter(param)
@@ -83,8 +82,8 @@ class DualOptimizer(Updated, Optimizer):
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Move every parameter that has a gradient: the gradient is the error e_t.
 
-        As with any optimizer of torch, a gradient that is not finite goes into the parameter. `Lagrangian.ascend`
-        refuses it, and undoes a step that fails.
+        As with any torch optimizer, a gradient that is not finite makes the parameter not finite. `Lagrangian.ascend`
+        refuses such errors, and undoes a step that fails.
         """
         step = self._watched_step if self.watched else self._step
         if not torch.is_grad_enabled():
@@ -112,7 +111,7 @@ class DualOptimizer(Updated, Optimizer):
         return loss
 
     def _expect_more(self, works: list[Work]) -> None:
-        """Get ready for more steps like this one, from the second of them on."""
+        """Prepare the fast path for more steps like this one, from the second one on."""
         this = [id(work.param) for work in works]
         again = self.__dict__.get("_last") == this and type(self).apply is DualOptimizer.apply
         self.__dict__.update(_last=this, _lists=Lists.of(self, works) if again else None)
@@ -121,7 +120,7 @@ class DualOptimizer(Updated, Optimizer):
 
     @property
     def watched(self) -> bool:
-        """Whether a step hook, a profiler or somebody's wrapper of `step` wants to see this optimizer's steps."""
+        """Whether there is a step hook, a profiler or another wrapper of `step`, which must be called in each step."""
         wrapper = self.__dict__.get("step")  # a scheduler's only notes that there was a step
         return bool(
             (wrapper is not None and not hasattr(wrapper, "_wrapped_by_lr_sched"))
@@ -135,7 +134,7 @@ class DualOptimizer(Updated, Optimizer):
     _bounds: Mapping[int, Bounds | None] = {}
 
     def apply(self, works: list[Work]) -> None:
-        """Move these parameters and project them, with gains that `check_gains` has looked at."""
+        """Move these parameters and project them, with gains that `check_gains` has checked."""
         if len(works) == 1 and works[0].rows is None:  # nothing to gather; by far the most common case
             state, first = self.ready_state(works[0])
             self._move(works[0], state, first=first)
@@ -158,7 +157,7 @@ class DualOptimizer(Updated, Optimizer):
             self.move(batch.theta, batch.state, e, self.scaled_gains(group), group, bounds, first=batch.first)
 
     def batches(self, ready: Iterable[tuple[Work, dict[str, torch.Tensor], bool]]) -> list[Batch]:
-        """As few batches as whole parameters move in, given what `ready_state` found for each."""
+        """Group whole parameters into as few batches as possible, given what `ready_state` found for each."""
         batches, batching = [], self._batching()
         together: dict[tuple[object, ...], list[tuple[Work, dict[str, torch.Tensor]]]] = {}
         for work, state, first in ready:
@@ -173,7 +172,7 @@ class DualOptimizer(Updated, Optimizer):
         return batches
 
     def _move(self, work: Work, kept: dict[str, torch.Tensor], *, first: bool) -> None:
-        """Move a whole parameter and what is kept for it."""
+        """Move a whole parameter and its state."""
         group, param = work.group, work.param
         started = kept.pop("started", None)
         state: State = kept  # type: ignore[assignment] # a single parameter has single tensors
@@ -202,27 +201,27 @@ class DualOptimizer(Updated, Optimizer):
         *,
         first: bool,
     ) -> None:
-        """`update`, and the projection after it: what one step is, wherever it is taken."""
+        """One step: `update`, and then the projection."""
         cls.update(theta, state, e, gains, options, bounds, first=first)
         if bounds is not None:
             past = [state[slot] for slot in cls.integrators if slot in state] if bounds.restart else ()
             bounds.project_(theta, e, past)
 
     def repeats(self, group: dict[str, Any], param: torch.Tensor, state: Mapping[str, torch.Tensor]) -> bool:
-        """Whether a step of this whole parameter may be taken again with what the last one found out."""
+        """Whether the next step of this whole parameter may skip the checks of the last one."""
         if "started" in state or param.dtype.itemsize < _WIDE:
             return False
         return not any(isinstance(group[name], torch.Tensor) for name in self.gain_names)
 
     def begin_step(self, *, some_rows: bool) -> frozenset[str]:
-        """Count the step in the param groups, for those that count; return the state that it will not write to."""
+        """Count the step, in subclasses that count steps; return the state that the step will not write to."""
         return self.untouched(some_rows=some_rows)
 
     def _batching(self) -> dict[int, bool]:
         return {id(group): self._batches(group) for group in self.param_groups}
 
     def _batches(self, group: dict[str, Any]) -> bool:
-        """Whether kernels that move many tensors serve this group: they take numbers, and pay from two tensors on."""
+        """Whether to use kernels that move many tensors: they need gains that are numbers, and at least two tensors."""
         foreach = group["foreach"]
         if foreach is False or (foreach is None and len(group["params"]) == 1):
             return False
@@ -231,7 +230,7 @@ class DualOptimizer(Updated, Optimizer):
     # --- state and gains ---
 
     def ready_state(self, work: Work) -> tuple[dict[str, torch.Tensor], bool]:
-        """The state that a step needs, where its parameter is; and whether the step is the first."""
+        """The state that a step needs, on the device of its parameter; and whether the step is the first."""
         group, param = work.group, work.param
         state: dict[str, torch.Tensor] = self.state.get(param) or {}
         if not state and self.idle(group):
@@ -253,22 +252,22 @@ class DualOptimizer(Updated, Optimizer):
         return state, True
 
     def untouched(self, *, some_rows: bool) -> frozenset[str]:  # noqa: ARG002 - for subclasses
-        """State that the coming step will not write to, so that nobody need copy it."""
+        """State that the next step will not write to, so that it need not be copied."""
         return _NOTHING
 
     def keeps_state(self, param: torch.Tensor) -> bool:
-        """Whether a step of this parameter leaves anything behind besides the parameter."""
+        """Whether a step of this parameter changes state besides the parameter."""
         return bool(self.state.get(param)) or any(
             param is held and not self.idle(group) for group in self.param_groups for held in group["params"]
         )
 
     def check_gains(self) -> None:
-        """Check gains that were written since they were last looked at. A bad one is refused, and nothing has moved."""
+        """Check the gains that changed since the last check. If one is wrong, raise before anything moves."""
         if not torch.compiler.is_compiling():
             self.check_new_gains()
 
     def check_new_gains(self) -> None:
-        """The same, where nothing is being compiled."""
+        """The same, outside of a compiled graph."""
         checked = self.__dict__.get("_checked")
         if checked is None:
             words = (name for name in self.defaults if name in _WORDS)
@@ -298,11 +297,11 @@ class DualOptimizer(Updated, Optimizer):
 
     @property
     def may_overflow(self) -> bool:
-        """Whether a step on errors of at most `SAFE` could overflow: a gain, or state, is above it, or may be."""
+        """Whether a step on errors of at most `SAFE` could overflow, because a gain or state may be above `SAFE`."""
         return self._large_gains or self._large_state
 
     def look_for_large_state(self) -> None:
-        """See whether all that is kept lies within [-SAFE, SAFE]; until then it is taken to be larger."""
+        """Check whether all state is within [-SAFE, SAFE]. Before the check it counts as larger."""
         self._large_state = any(
             bool((value.abs() > SAFE).any())
             for state in self.state.values()
@@ -313,7 +312,7 @@ class DualOptimizer(Updated, Optimizer):
     _large_state = True
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters, with gains of their own where the group names them; a bad group is not added."""
+        """Add parameters, with the gains that the group names. A wrong group is not added."""
         known = len(self.param_groups)
         super().add_param_group(param_group)
         try:
@@ -323,5 +322,5 @@ class DualOptimizer(Updated, Optimizer):
             raise
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a checkpoint whole, bit for bit, or raise and load nothing of it. Torch's load hooks are honoured."""
+        """Load a checkpoint completely, bit for bit, or raise and load nothing. Torch's load hooks are called."""
         load(self, state_dict)

@@ -1,4 +1,4 @@
-"""What is refused before it can do harm: gains, parameters and checkpoints that do not fit."""
+"""Checks that refuse wrong gains, parameters and checkpoints."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from nupi.rule import Gain
 
-# Options by which one optimizer's checkpoint is told from another's.
+# Options that distinguish the checkpoints of different optimizers.
 ELSEWHERE = frozenset(
     (
         "init",
@@ -33,12 +33,14 @@ ELSEWHERE = frozenset(
         "alpha",
     )
 )
-DESCEND = "use maximize=False to minimize"  # advice that a solver, whose multipliers must ascend, leaves out
+DESCEND = (
+    "use maximize=False to minimize"  # left out in `minimize` and `sweep`: their multipliers must ascend
+)
 ANOTHER_PROBLEM = "it is a checkpoint of another problem, and nothing was loaded"
 
 
 def check_parameter(param: torch.Tensor) -> None:
-    """Refuse what cannot be a multiplier."""
+    """Raise if a parameter cannot be a multiplier."""
     if not param.is_floating_point():
         raise TypeError(
             f"params must be floating-point multipliers, but one is {param.dtype}; make it float32"
@@ -46,7 +48,7 @@ def check_parameter(param: torch.Tensor) -> None:
 
 
 def number(name: str, value: Any) -> float:
-    """A number of any library as a plain float, infinite if it is too large for one; or an error that names it."""
+    """A number of any library as a plain float (infinite if it is too large), or an error that names it."""
     try:
         found = None if isinstance(value, (bool, str, bytes)) else float(value)
     except OverflowError:
@@ -59,7 +61,7 @@ def number(name: str, value: Any) -> float:
 
 
 def whole(name: str, count: object, least: int = 1) -> int:
-    """A count as an int, or an error that names it."""
+    """A count as an int; raises an error that names it otherwise."""
     try:
         found = index(count)  # type: ignore[arg-type]
     except TypeError:
@@ -77,14 +79,14 @@ def checked_gain(name: str, gain: Gain, param: torch.Tensor) -> Gain:
                 f"{name} has shape {tuple(gain.shape)}, which does not broadcast to a parameter of shape "
                 f"{tuple(param.shape)}; pass a number, or one {name} per constraint"
             )
-        # On an accelerator a look would stall every step after a change; a bad gain is caught by what it does there.
+        # On an accelerator, reading values would wait for the device. A wrong gain is found there by its effect.
         finite = gain.device.type != "cpu" or bool(torch.isfinite(gain).all())
         if gain.requires_grad or gain.device != param.device or gain.dtype != widened(param.dtype):
             gain = gain.detach().to(device=param.device, dtype=widened(param.dtype))
     elif isinstance(gain, bool) or not isinstance(gain, Real):
         raise TypeError(f"{name} must be a number or a tensor, but {gain!r} is a {type(gain).__name__}")
     else:
-        # A plain float, whatever came: torch.load(weights_only=True) knows no numpy numbers.
+        # Always a plain float: torch.load(weights_only=True) does not accept numpy numbers.
         try:
             gain = float(gain)
         except OverflowError:
@@ -96,7 +98,7 @@ def checked_gain(name: str, gain: Gain, param: torch.Tensor) -> Gain:
 
 
 def check_range(name: str, gain: Gain, low: float, high: float, *, closed: bool, fix: str) -> None:
-    """Refuse a gain outside (low, high), or outside [low, high) if `closed`, and say how to mend it."""
+    """Refuse a gain outside (low, high), or outside [low, high) if `closed`; the error says how to correct it."""
     if isinstance(gain, torch.Tensor):
         if gain.device.type != "cpu":
             return
@@ -109,17 +111,17 @@ def check_range(name: str, gain: Gain, low: float, high: float, *, closed: bool,
 
 
 def check_step_size(name: str, gain: Gain) -> None:
-    """Refuse a step size that would turn ascent into descent."""
+    """Refuse a negative step size, which would turn ascent into descent."""
     check_range(name, gain, 0.0, math.inf, closed=True, fix=DESCEND)
 
 
 def check_smoothing(name: str, gain: Gain) -> None:
-    """Refuse a moving average that does not forget."""
+    """Refuse a smoothing whose moving average never forgets."""
     check_range(name, gain, -1.0, 1.0, closed=False, fix="outside it the past is not forgotten but grows")
 
 
 def check_options(group: dict[str, Any], known: Iterable[str]) -> None:
-    """Refuse a param group with an option misspelt in its case, or a `foreach` that is no choice."""
+    """Refuse an option in the wrong case (such as `Kp`), and a `foreach` that is not True, False or None."""
     for option in group:
         if option not in known and option.lower() in known:
             raise ValueError(f"a param group has the option {option!r}; did you mean {option.lower()!r}?")
@@ -135,7 +137,7 @@ def check_checkpoint(
     options: Collection[str],
     slots: Collection[str],
 ) -> None:
-    """Refuse a checkpoint of other parameters, or of another optimizer, before anything of it is loaded."""
+    """Refuse a checkpoint of other parameters or of another optimizer, before anything is loaded."""
     if not {"state", "param_groups"} <= state_dict.keys():
         raise ValueError(
             f"state_dict has the keys {list(state_dict)}, not 'state' and 'param_groups'; pass what "
@@ -149,7 +151,7 @@ def check_checkpoint(
             f"{ANOTHER_PROBLEM}"
         )
     for mine, saved in zip(param_groups, saved_groups, strict=True):
-        # A younger option may be missing, but not the step size, and no option may be another optimizer's.
+        # A newer option may be missing, but not the step size. An option of another optimizer is refused.
         unknown = [option for option in saved if option in ELSEWHERE and option not in options]
         if gain not in saved or unknown:
             has = f"has {', '.join(unknown)}" if unknown else f"has no {gain}"

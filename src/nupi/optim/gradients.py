@@ -1,4 +1,4 @@
-"""Errors that come as gradients, as `dual.step()` finds them; and the lists of tensors that like steps share."""
+"""Errors given as gradients, for `dual.step()`; and lists of tensors that equal steps share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PLAIN = {torch.Tensor}
 
 
 def from_gradients(dual: DualOptimizer, group: dict[str, Any]) -> list[Work]:
-    """What is to move in a param group: every parameter that has a gradient."""
+    """The parameters of a param group that will move: all that have a gradient."""
     works = []
     for param in group["params"]:
         error = param.grad
@@ -41,8 +41,8 @@ def from_gradients(dual: DualOptimizer, group: dict[str, Any]) -> list[Work]:
 class Lists:
     """All parameters of an optimizer and their state, as lists for kernels that move many tensors in one call.
 
-    One step makes them, and steps like it use them again. Whether a step is like it is asked of all tensors at once:
-    a question for each of them would take longer than the arithmetic. `python -m benchmarks groups` shows it.
+    One step makes them, and later steps use them again if nothing has changed. This is checked for all tensors at once,
+    because one check for each tensor would take longer than the arithmetic (`python -m benchmarks groups` shows it).
     """
 
     __slots__ = ("_batches", "_gains_seen", "_held", "_ids", "_kept", "_kinds", "_values")
@@ -61,7 +61,7 @@ class Lists:
 
     @classmethod
     def of(cls, dual: DualOptimizer, works: list[Work]) -> Lists | None:
-        """The lists of a step that was just taken; None if it cannot be taken in whole lists."""
+        """The lists of a step that was just taken; None if such a step cannot use whole lists."""
         if len(works) < 2 or not all(map(dual._batches, dual.param_groups)):
             return None
         for work in works:
@@ -71,7 +71,7 @@ class Lists:
         return cls(dual, works)
 
     def step(self, dual: DualOptimizer) -> bool:
-        """Take such a step again. False, with nothing changed, if it would be another one."""
+        """Take the same kind of step again. Returns False and changes nothing if the step would be of another kind."""
         held = [param for group in dual.param_groups for param in group["params"]]
         errors = [param.grad for param in held]
         if (
@@ -93,7 +93,7 @@ class Lists:
 
 
 def _ids_of_state(dual: DualOptimizer) -> list[int]:
-    """Which tensors are kept, for which parameters: equal lists mean that nobody has replaced one."""
+    """The ids of all state tensors, by parameter: if two lists are equal, no tensor was replaced."""
     state = dual.state
     return [
         *map(id, state),

@@ -1,4 +1,4 @@
-"""Loading the checkpoint of a dual optimizer: whole and bit for bit, or not at all."""
+"""Loading the checkpoint of a dual optimizer: completely and bit for bit, or not at all."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
     from nupi.optim.base import DualOptimizer
 
-# Names that slots had in older versions.
+# Names of slots in older versions.
 _RENAMED = {"seen": "started"}
 
 
 def load(dual: DualOptimizer, state_dict: dict[str, Any]) -> None:
-    """As torch's `load_state_dict`, with its hooks; if anything raises, the optimizer is as it was.
+    """Like torch's `load_state_dict`, with its hooks; if anything raises, the optimizer is as before.
 
-    Torch casts all state to the parameter's dtype: a float32 xi of a bfloat16 parameter would come back as bfloat16.
-    So what torch does is done here, without that.
+    Torch casts all state to the parameter's dtype: the float32 xi of a bfloat16 parameter would become bfloat16. This
+    function does what torch does, without the cast.
     """
     state_dict = dict(state_dict)
     for hook in dual._optimizer_load_state_dict_pre_hooks.values():
@@ -38,7 +38,7 @@ def load(dual: DualOptimizer, state_dict: dict[str, Any]) -> None:
     before = dual.__getstate__()
     groups = []
     for mine, saved in zip(dual.param_groups, state_dict["param_groups"], strict=True):
-        # An option that is younger than the checkpoint has the value that it has here.
+        # An option that is newer than the checkpoint keeps its present value.
         group = {**mine, **saved, "params": mine["params"]}
         dual._check_group(group)
         groups.append(group)
@@ -66,7 +66,7 @@ def _taken(slot: str, value: torch.Tensor, param: torch.Tensor) -> torch.Tensor:
 
 
 def _renamed(state_dict: dict[str, Any]) -> dict[str, Any]:
-    """A checkpoint of an older version, with the names that its slots have now."""
+    """A checkpoint of an older version, with the present names of its slots."""
     if not isinstance(state_dict.get("state"), dict):
         return state_dict
     state = {

@@ -23,7 +23,7 @@ class NuPIGains(TypedDict):
 
 
 def as_nupi(alpha: float, beta: float, gamma: float) -> NuPIGains:
-    """Theorem 1: the gains with which nuPI is UnifiedMomentum(alpha, beta, gamma), from `init="ema"` on.
+    """Theorem 1: the gains with which nuPI, from `init="ema"`, is UnifiedMomentum(alpha, beta, gamma).
 
         nu = beta;  ki = alpha / (1 - beta);  kp = -alpha beta / (1 - beta)^2 [1 - gamma (1 - beta)]
 
@@ -38,21 +38,21 @@ def as_nupi(alpha: float, beta: float, gamma: float) -> NuPIGains:
 
 
 class UnifiedMomentum(DualOptimizer):
-    """Momentum in the form that holds Polyak's (gamma = 0) and Nesterov's (gamma = 1), and all between.
+    """Momentum in one form for Polyak's (gamma = 0), Nesterov's (gamma = 1), and all between.
 
         phi_{t+1}   = beta phi_t + alpha e_t                                (phi_0 = 0)
         theta_{t+1} = theta_t + phi_{t+1} + beta gamma (phi_{t+1} - phi_t)
 
-    Every such method is a nuPI controller (`as_nupi`), and with beta > 0 one with a negative kp: positive
-    momentum takes damping away, which is why it makes multipliers oscillate more.
+    Every such method is a nuPI controller (`as_nupi`). With beta > 0 its kp is negative. So positive momentum reduces
+    damping, and multipliers oscillate more.
 
     Args:
-        params: multipliers, or param groups with values of their own.
+        params: multipliers, or param groups with their own options.
         lr: the step size alpha, >= 0.
-        beta: the momentum, in (-1, 1); negative values damp.
+        beta: the momentum, in (-1, 1); negative values add damping.
         gamma: 0 for Polyak, 1 for Nesterov.
         maximize: multipliers ascend. False turns it into a minimizer.
-        foreach: use the kernels that move many tensors in one call; by default, wherever they serve.
+        foreach: whether to use kernels that move many tensors in one call; by default wherever possible.
 
     Example:
         >>> import torch
@@ -99,7 +99,7 @@ class UnifiedMomentum(DualOptimizer):
 
     @staticmethod
     def idle(options: Options) -> bool:
-        """At beta = 0 it is gradient ascent, which keeps nothing."""
+        """At beta = 0 it is gradient ascent, which has no state."""
         return isinstance(options["beta"], (int, float)) and options["beta"] == 0
 
     @staticmethod

@@ -24,24 +24,24 @@ class NuPI(DualOptimizer):
         xi_t        = nu xi_{t-1} + (1 - nu) e_t
         theta_{t+1} = theta_t + ki e_t + kp (xi_t - xi_{t-1})
 
-    `ki` is the step size of gradient ascent, which is what remains at kp = 0. `kp` adds damping: raise it
-    until the multipliers stop oscillating. `nu` smooths a noisy error; keep it 0 where violations are exact.
+    `ki` is the step size of gradient ascent; with kp = 0 the rule is gradient ascent. `kp` adds damping: raise it
+    until the multipliers stop oscillating. `nu` smooths a noisy error; keep it at 0 if violations are exact.
 
     Args:
-        params: multipliers, or param groups with gains of their own.
+        params: multipliers, or param groups with their own gains.
         ki: the integral gain, >= 0; a number, or a tensor that broadcasts to each parameter (a gain per
-            constraint). Tensors may stand for `kp` and `nu` too.
-        kp: the proportional gain, of either sign. Where it is the number 0 no state is kept.
+            constraint). `kp` and `nu` may be tensors too.
+        kp: the proportional gain, of either sign. If it is the number 0, no state is kept.
         nu: the smoothing of the proportional term, in (-1, 1).
-        lr: scales both gains; it is there for `torch.optim.lr_scheduler`.
-        init: the initial condition. "bumpless" is the paper's in its experiments: the first step is gradient
-            ascent's, and nothing jumps after it. "zero", "error" and "ema" are there to compare with, and "ema" for
-            momentum as a special case; see `nupi.rule` for all four.
+        lr: scales both gains, for `torch.optim.lr_scheduler`.
+        init: the initial condition. "bumpless" is the one of the paper's experiments: the first step is that of
+            gradient ascent, and no later step jumps. "zero", "error" and "ema" are for comparisons; with "ema",
+            momentum is a special case. `nupi.rule` describes all four.
         form: what happens at the bounds of an inequality's multiplier. "conditional" stops integrating there, so
-            that noise around a satisfied constraint does not hold its multiplier up. "velocity" integrates the
-            projected multiplier; "positional" is Algorithm 1. For equalities the three are the same.
+            noise around a satisfied constraint does not keep its multiplier above 0. "velocity" integrates the
+            projected multiplier. "positional" is Algorithm 1. For equalities the three are the same.
         maximize: multipliers ascend. False turns the controller into a minimizer.
-        foreach: use the kernels that move many tensors in one call; by default, wherever they serve.
+        foreach: whether to use kernels that move many tensors in one call; by default wherever possible.
 
     Example:
         >>> import torch
@@ -96,14 +96,14 @@ class NuPI(DualOptimizer):
 
     @staticmethod
     def slots(options: Options, bounds: Bounds | None) -> tuple[str, ...]:
-        """The smoothed error, and what the form keeps of the integral."""
+        """The smoothed error, and the state that the form needs for the integral."""
         if options["form"] == "positional":
             return ("xi", "integral")
         return ("xi",) if bounds is None or options["form"] == "velocity" else ("xi", "beyond")
 
     @staticmethod
     def idle(options: Options) -> bool:
-        """At kp = 0 the rule is gradient ascent, which keeps nothing."""
+        """At kp = 0 the rule is gradient ascent, which has no state."""
         return isinstance(options["kp"], (int, float)) and options["kp"] == 0
 
     @staticmethod
@@ -118,7 +118,7 @@ class NuPI(DualOptimizer):
         *,
         first: bool,
     ) -> None:
-        """One step of the form that `options` asks for."""
+        """One step, in the form that `options` names."""
         ki, kp, weight = gains["ki"], gains["kp"], gains["weight"]
         if not state:
             rule.integral_(theta, e, ki)

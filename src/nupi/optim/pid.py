@@ -1,4 +1,4 @@
-"""A PID controller for multipliers in the manner of Stooke et al. (2020), to compare with."""
+"""A PID controller for multipliers as in Stooke et al. (2020), for comparisons."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ class PID(DualOptimizer):
         integral_t  = integral_{t-1} + ki e_t                               (integral_{-1} = theta_0)
         theta_{t+1} = integral_t + kp xi_t + kd max(0, xi_t - xi_{t-1})
 
-    For an inequality constraint the integral too is projected to >= 0 at every step, and theta with it. The
-    derivative term answers only a violation that grows, as in their paper; `one_sided=False` makes it answer both
-    ways, which is what an equality constraint wants. It starts from no change. At kd = 0, and until a projection
-    bites, this is `NuPI(form="positional", init="error")`.
+    For an inequality constraint both theta and the integral are projected to >= 0 at every step. The derivative term
+    responds only to a violation that grows, as in their paper. With `one_sided=False` it responds to both directions,
+    as an equality constraint needs. In the first step it is 0. At kd = 0, and as long as no projection changes
+    anything, this is `NuPI(form="positional", init="error")`.
 
     Args:
-        params: multipliers, or param groups with gains of their own.
+        params: multipliers, or param groups with their own gains.
         ki: the integral gain, >= 0; gains are numbers, or tensors that broadcast to each parameter.
         kp: the proportional gain.
         kd: the derivative gain.
-        nu: smoothing of the error that the proportional and derivative terms see, in (-1, 1).
+        nu: the smoothing of the error in the proportional and derivative terms, in (-1, 1).
         lr: scales the three gains, for schedulers.
         one_sided: whether the derivative term ignores a violation that shrinks.
         maximize: multipliers ascend. False turns the controller into a minimizer.
-        foreach: use the kernels that move many tensors in one call; by default, wherever they serve.
+        foreach: whether to use kernels that move many tensors in one call; by default wherever possible.
 
     Example:
         >>> import torch
@@ -100,7 +100,7 @@ class PID(DualOptimizer):
         *,
         first: bool,
     ) -> None:
-        """One step. `weight` is 1 - nu, so weight (e - xi) is xi's own change."""
+        """One step. `weight` is 1 - nu, so weight (e - xi) is the change of xi."""
         xi, integral, weight = state["xi"], state["integral"], gains["weight"]
         if first:
             copy_(xi, e)

@@ -1,6 +1,6 @@
-"""Moving some rows of a parameter: gather them, move them, put them back. Each row takes its own first step.
+"""Moving some rows of a parameter: gather them, move them, write them back. Each row takes its own first step.
 
-A parameter whose rows have not all been moved yet has a mask `started` in its state, over its rows.
+If some rows of a parameter have not been moved yet, its state has a mask `started` over its rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def move_rows(dual: DualOptimizer, work: Work) -> None:
-    """One step of some rows. A row that comes twice has the same error each time, and moves once."""
+    """One step of some rows. A row that occurs twice has the same error both times, and moves once."""
     group, param, rows, leading = work.group, work.param, work.rows, work.leading
     assert rows is not None
     if leading > 1 and not param.is_contiguous():
@@ -28,10 +28,10 @@ def move_rows(dual: DualOptimizer, work: Work) -> None:
     flat = param.view(-1, *param.shape[leading:])
     wide = widened(param.dtype)
     theta, e = flat.index_select(0, rows).to(wide), work.error.to(wide)
-    # Gains are gathered before they are multiplied: the cost is the rows', never the parameter's.
+    # Gains are gathered before they are multiplied, so the cost depends on the rows that move, not on the parameter.
     numbers = {name: _gain_of_rows(group[name], work, flat, theta) for name in dual.gain_names}
     gains = dual.scaled_gains({**group, **numbers})
-    # How many steps one of a row stands for, on average; in a compiled step rows may come more than once.
+    # How many steps of the optimizer there are, on average, for each step of a row; compiled, rows may occur twice.
     group = {**group, "period": max(1.0, len(flat) / max(1, len(rows)))}
 
     started = _started(dual, work)
@@ -61,7 +61,7 @@ def move_mixed(
     bounds: Bounds | None,
     started: torch.Tensor,
 ) -> None:
-    """A step that is the first one for the rows that have not `started`: take both kinds, and choose by mask."""
+    """A step that is the first one for some rows: compute a first and a later step, choose by mask `started`."""
     lasting = dual.lasting_slots
     begun, opening = (
         theta.clone(),
@@ -90,13 +90,13 @@ def _started(dual: DualOptimizer, work: Work) -> torch.Tensor | None:
         kept["started"] = torch.zeros(param.shape[:leading], dtype=torch.bool, device=param.device)
     started: torch.Tensor | None = kept.get("started")
     if started is not None and started.dim() < leading:
-        # The mask has been over coarser rows than these: refine it.
+        # The mask was over coarser rows than these: refine it.
         started = kept["started"] = rows_like(started, param).expand(param.shape[:leading]).contiguous()
     return started
 
 
 def _gain_of_rows(gain: Gain, work: Work, flat: torch.Tensor, theta: torch.Tensor) -> Gain:
-    """A gain for the rows that move, if there is one for each."""
+    """The gain of the rows that move, if each row has its own."""
     if not isinstance(gain, torch.Tensor):
         return gain
     assert work.rows is not None

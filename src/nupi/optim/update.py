@@ -1,7 +1,7 @@
-"""What a dual optimizer says about itself: its gains, its state, and one pure update.
+"""What a dual optimizer defines: its gains, its state, and one pure update.
 
-The update moves one tensor, or a list of tensors that move alike. The optimizer, `nupi.sweep` and whoever needs the
-formula call the same function.
+The update moves one tensor, or a list of tensors with the same options. The optimizer, `nupi.sweep` and all other
+users of the formula call the same function.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ Update = TypeVar("Update", bound="Callable[..., None]")
 
 
 def pointwise(update: Update) -> Update:
-    """Mark an update in which no multiplier depends on another: tensors may be joined and moved as one."""
+    """Mark an update in which no multiplier depends on another, so that tensors may be joined and moved as one."""
     update.pointwise = True  # type: ignore[attr-defined]
     return update
 
 
 class Work(NamedTuple):
-    """A parameter to be moved: by which error, with which options, within which bounds."""
+    """A parameter that will move, with its error, its options and its bounds."""
 
     group: dict[str, Any]
     param: torch.Tensor
@@ -43,7 +43,7 @@ class Work(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Whole parameters of one group that move alike, in one call of `update`: a single one, or a list of them."""
+    """Whole parameters of one group that one call of `update` moves: a single one, or a list of them."""
 
     works: list[Work]
     theta: Tensors
@@ -52,7 +52,7 @@ class Batch(NamedTuple):
 
 
 class Updated:
-    """What a dual optimizer has of its own. A subclass writes `scaled_gains`, `slots` and `update`."""
+    """The part of a dual optimizer that a subclass writes: `scaled_gains`, `slots` and `update`."""
 
     gain_names: ClassVar[tuple[str, ...]]
     """Param-group entries that are a number, or a tensor that broadcasts to each parameter of the group."""
@@ -89,16 +89,16 @@ class Updated:
         *,
         first: bool,
     ) -> None:
-        """Move `theta` and its state in place by one step; whoever calls it then projects `theta`.
+        """Move `theta` and its state in place by one step; the caller then projects `theta`.
 
         Args:
-            theta: multipliers: a tensor, or a list of tensors that move alike.
-            state: the slots by name, each like `theta`, all but `lasting_slots` 0 if this is the first step; empty
-                while idle.
+            theta: multipliers: a tensor, or a list of tensors with the same options.
+            state: the slots by name, each like `theta`. In the first step all of them are 0, except `lasting_slots`.
+                Empty while idle.
             e: the errors, like `theta`.
             gains: what `scaled_gains` returned; numbers, or tensors that broadcast to a single `theta`.
             options: the param group, for options that are not numbers.
-            bounds: where `theta` will be projected to, or None.
+            bounds: the bounds to which `theta` will be projected, or None.
             first: whether this is the first step of all of them.
         """
 

@@ -9,10 +9,10 @@ A rate is declared once, bounded, and measured on batches:
     ...
     measured = fair(logits, labels, groups)
     lagrangian.ascend(dual, {"fair": measured.hard})       # decisions move the multipliers
-    lagrangian(loss, {"fair": measured.soft}).backward()   # a surrogate with a gradient moves the model
+    lagrangian(loss, {"fair": measured.soft}).backward()   # a smooth measure moves the model
 
-`docs/rates.md` is the guide. The criteria `StatisticalParity`, `EqualOpportunity` and `EqualizedOdds` are gaps as
-equalities, for whom that is enough.
+`docs/rates.md` is the guide. `StatisticalParity`, `EqualOpportunity` and `EqualizedOdds` are ready-made: their gaps are
+equalities, without a tolerance.
 """
 
 from nupi.rates.algebra import stack

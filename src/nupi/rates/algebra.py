@@ -1,4 +1,4 @@
-"""The expressions that are made of others, each with its bounds from theirs."""
+"""Expressions that are made of other expressions. The bounds of each follow from those of its parts."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Sum(Expression):
 
 
 class Ratio(Expression):
-    """A ratio of expressions that are not negative; it is not known where the denominator may be 0."""
+    """A ratio of expressions that are not negative; it has no value if the denominator may be 0."""
 
     def __init__(self, one: Expression, other: Expression) -> None:
         self.one, self.other = one, other
@@ -190,7 +190,7 @@ class Gap(Expression):
     def at_least(self, bound: float) -> Constraint:
         """Refused: it would be met on one side or on the other."""
         raise ValueError(
-            f"a gap of at least {bound} is no single constraint; bound the difference itself on one side"
+            f"a gap of at least {bound} is not a single constraint; bound the difference itself on one side"
         )
 
     def __le__(self, bound: Expression | float) -> Constraint:
@@ -200,7 +200,7 @@ class Gap(Expression):
 
     def __ge__(self, bound: Expression | float) -> Constraint:
         raise ValueError(
-            "a gap of at least something is no single constraint; bound the difference itself on one side"
+            "a lower bound on a gap is not a single constraint; bound the difference itself on one side"
         )
 
 
@@ -224,7 +224,7 @@ def _common(one: Expression, other: Expression) -> tuple[int, list[tuple[str, st
     """The size of what two expressions make together, and the names of what goes into each entry."""
     if 1 not in (one.size, other.size) and one.size != other.size:
         raise ValueError(
-            f"expressions of {one.size} and {other.size} entries do not go together; choose entries with []"
+            f"expressions of {one.size} and {other.size} entries cannot be combined; choose entries with []"
         )
     size = max(one.size, other.size) if one.size and other.size else 0
     names = (each.names * (size if each.size == 1 else 1) for each in (one, other))

@@ -1,8 +1,8 @@
-"""The rates by name. Each is a share of rows: which of them count, out of which.
+"""The rates by name. Each is a share of rows.
 
-`groups` says whose rates they are (see `nupi.rates.groups`), `classes` that the model has so many classes: then every
-class has its own rate, of "this class or not". In the formulas TP, FP, FN and TN are the rows that are
-decided positive rightly and wrongly, and negative wrongly and rightly.
+`groups` says whose rates they are (see `nupi.rates.groups`). `classes` is the number of classes of the model: every
+class then has its own rate, of "this class or not". In the formulas, TP and FP are the numbers of rows that are rightly
+and wrongly decided positive. TN and FN are the numbers of rows that are rightly and wrongly decided negative.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ def false_negative_proportion(*, groups: Of = None, classes: int | None = None) 
 
 
 def accuracy(*, groups: Of = None, classes: int | None = None) -> Rate:
-    """(TP + TN) / all: the share of right decisions; of several classes there is one rate for all of them.
+    """(TP + TN) / all: the share of right decisions. With several classes it is one rate for all classes together.
 
     Example:
         >>> import torch
@@ -211,7 +211,7 @@ def accuracy(*, groups: Of = None, classes: int | None = None) -> Rate:
 
 
 def error_rate(*, groups: Of = None, classes: int | None = None) -> Rate:
-    """(FP + FN) / all: the share of wrong decisions; of several classes there is one rate for all of them.
+    """(FP + FN) / all: the share of wrong decisions. With several classes it is one rate for all classes together.
 
     Example:
         >>> import torch
@@ -225,7 +225,7 @@ def error_rate(*, groups: Of = None, classes: int | None = None) -> Rate:
 
 
 def precision(*, groups: Of = None, classes: int | None = None) -> Rate:
-    """TP / (TP + FP): the share of the positive decisions that are right. Not known where there are none.
+    """TP / (TP + FP): the share of the positive decisions that are right. No value if there are no such decisions.
 
     Example:
         >>> import torch
@@ -261,7 +261,7 @@ def false_omission_rate(*, groups: Of = None, classes: int | None = None) -> Rat
 
 
 def f_score(beta: float = 1.0, *, groups: Of = None, classes: int | None = None) -> Rate:
-    """(1 + beta^2) TP / ((1 + beta^2) TP + beta^2 FN + FP): precision and recall in one, recall beta times as dear.
+    """(1 + beta^2) TP / ((1 + beta^2) TP + beta^2 FN + FP): precision and recall in one; recall weighs beta times more.
 
     Example:
         >>> import torch
@@ -277,7 +277,7 @@ def f_score(beta: float = 1.0, *, groups: Of = None, classes: int | None = None)
 
 
 def cross_entropy(*, groups: Of = None, classes: int | None = None) -> Rate:
-    """The mean cross-entropy of the logits: a loss that may be bounded like a rate, the same soft and hard.
+    """The mean cross-entropy of the logits: a loss that may be bounded like a rate. Soft and hard are the same.
 
     It is the mean over rows of -log p, with p the probability of the row's label: sum of -log p / number of rows.
 
@@ -293,7 +293,7 @@ def cross_entropy(*, groups: Of = None, classes: int | None = None) -> Rate:
 
 
 def roc_auc(*, groups: Of = None) -> RocAuc:
-    """The area under the ROC curve: the share of pairs of a positive and a negative row in the right order.
+    """The area under the ROC curve: the share of pairs in which the positive row has the larger logit.
 
     With z the logits: (pairs with z_positive > z_negative) / (all pairs).
 
@@ -325,7 +325,7 @@ def precision_at_recall(recall: float, *, groups: Of = None) -> AtThreshold:
 
     With t* = max of t with TP(t) / (TP(t) + FN(t)) >= recall, it is TP(t*) / (TP(t*) + FP(t*)).
 
-    Its inverse, which TFCO has for its better shape as a loss, is `1 / precision_at_recall(recall)`.
+    TFCO also has its inverse, which has a better shape as a loss: write `1 / precision_at_recall(recall)`.
 
     Example:
         >>> import torch

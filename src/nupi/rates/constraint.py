@@ -1,7 +1,7 @@
 """A constraint on rates: soft for the model, hard for its multipliers, in one object.
 
-The model needs a violation with a gradient, so it sees a surrogate of its decisions. The multiplier needs no
-gradient, so it sees the decisions: what is promised is then what is kept.
+The model needs a violation with a gradient, so it gets a surrogate of its decisions. The multiplier needs no gradient,
+so it gets the decisions themselves. So the bound holds for decisions.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Constraint:
     """Expressions of rates that must be <= 0, or = 0; made by `at_most`, `at_least`, `equals`, `<=` and `>=`.
 
     Args:
-        expression: what must not be above 0.
-        equality: whether it must be 0.
-        soft_by: the surrogate of decisions that the model sees, and its temperature.
+        expression: the expression that must be <= 0.
+        equality: whether it must be = 0.
+        soft_by: the surrogate of decisions for the model, and its temperature.
         confidence: if given, hard violations are upper confidence limits.
 
     Example:
@@ -54,9 +54,7 @@ class Constraint:
         soft = self.soft_by.checked()
         if soft.surrogate == "hinge":
             if self.equality:
-                raise ValueError(
-                    "a hinge bounds from one side, and an equality has two; bound the gap instead"
-                )
+                raise ValueError("a hinge bounds one side, and an equality has two; bound the gap instead")
             for rate in self.expression.rates():
                 if rate.by_decisions:
                     raise ValueError(
@@ -73,7 +71,7 @@ class Constraint:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What each of them is about."""
+        """The name of each constraint."""
         return self.expression.names
 
     def __bool__(self) -> bool:
@@ -94,17 +92,17 @@ class Constraint:
     def confident(
         self, confidence: float = 0.95, *, comparisons: int = 1, method: Method = "exact"
     ) -> Constraint:
-        """The same constraint with a margin, for rows that the model has not seen.
+        """The same constraint with a margin, for bounds that must hold on new rows.
 
-        Its hard measure is the upper confidence limit of the violation, by binomial limits of every rate in it.
-        If that is <= 0 on rows that had no part in training, the constraint holds for the population they were
-        drawn from, with at least this confidence.
+        Its hard measure is the upper confidence limit of the violation, from binomial limits of every rate in it.
+        If it is <= 0 on rows that had no part in training, the constraint holds for the population of these rows,
+        with at least this confidence.
 
         Args:
-            confidence: the least probability that all constraints of this object hold together.
-            comparisons: how many such verdicts are to hold together: of several objects, or of several models
-                that one is chosen from.
-            method: "exact" (Clopper-Pearson; guaranteed, needs scipy) or "wilson" (closer, nearly always holds).
+            confidence: the smallest probability with which all constraints of this object hold together.
+            comparisons: how many such results must hold together: for several objects, or for several models
+                of which you choose one.
+            method: "exact" (Clopper-Pearson; guaranteed, needs scipy) or "wilson" (narrower, approximate).
         """
         return replace(self, confidence=Confidence(confidence, comparisons, method))
 
@@ -122,11 +120,11 @@ class Constraint:
 
         Args:
             logits: the model's scores, (rows,); positive means the positive class. (rows, classes) for several.
-            labels: 0 or 1 for each row, or the class; not needed where rates do not look at them.
-            groups: the group number of each row, where rates are by group.
-            weights: the weight of each row; 1 unless given.
-            window: take the hard measure over the batches it holds, this one included.
-            join: a sum over processes, such as `nupi.distributed.total`, applied to all sums before rates are made.
+            labels: 0 or 1 for each row, or its class; not needed if no rate uses labels.
+            groups: the group number of each row; needed if rates are by group.
+            weights: the weight of each row; by default 1.
+            window: measures the hard violation over the batches in the window, this one included.
+            join: a sum over processes, such as `nupi.distributed.total`, applied to all sums before rates are computed.
         """
         rows = Rows(logits, labels, groups, weights)
         return Measured(self._soft(rows, join), self._hard(rows, window, join))
@@ -140,7 +138,7 @@ class Constraint:
         weights: torch.Tensor | None = None,
         join: Join | None = None,
     ) -> Averaged:
-        """The violation by the surrogate, which has a gradient: for `lagrangian(loss, ...)`."""
+        """The violation of the surrogate, which has a gradient: for `lagrangian(loss, ...)`."""
         return self._soft(Rows(logits, labels, groups, weights), join)
 
     def hard(
@@ -153,7 +151,7 @@ class Constraint:
         window: Window | None = None,
         join: Join | None = None,
     ) -> Averaged:
-        """The violation by decisions: for `lagrangian.ascend(dual, ...)`."""
+        """The violation of the decisions: for `lagrangian.ascend(dual, ...)`."""
         return self._hard(Rows(logits, labels, groups, weights), window, join)
 
     @torch.no_grad()
@@ -161,13 +159,13 @@ class Constraint:
         """The exact violation over all rows of `batches`, in one pass. No gradient flows.
 
         Args:
-            batches: tuples of logits, labels, groups and weights (as many of them as are needed), chunk by chunk.
-                A generator will do, and its body runs without gradients:
+            batches: tuples of logits, labels, groups and weights (as many as are needed), one for each chunk of rows.
+                It may be a generator; its body runs without gradients:
                 `constraint.measure((model(x), y, g) for x, y, g in loader)`.
-            hard: by decisions; else by the surrogate.
+            hard: whether to measure decisions; otherwise the surrogate.
 
         Raises:
-            ValueError: there are no rows for one of the rates, so that a constraint is not known.
+            ValueError: there are no rows for one of the rates, so a constraint has no value.
         """
         soft = None if hard else self.soft_by
         records = gather(self.records(), batches, soft)
@@ -185,7 +183,7 @@ class Constraint:
         return tuple(dict.fromkeys(rate.record for rate in self.expression.rates()))
 
     def violation(self, records: Records, soft: Soft | None) -> Averaged:
-        """The violation from records; where no row counts for a constraint, its count is 0."""
+        """The violation from records. If no row counts for a constraint, its count is 0."""
         limits = None if soft is not None else self.confidence
 
         def read(rate: Leaf) -> Interval:

@@ -1,8 +1,8 @@
 """From a model's scores to decisions: the decision itself ("hard"), and surrogates that have a gradient ("soft").
 
-A binary model gives a logit a row and decides "positive" where it is > 0. A model of several classes gives a row
-of logits and decides for the largest; each class then has a decision of its own, "this class or not".
-With the margin m of a row (the logit; or a class's logit less the largest of the others) and the temperature t:
+A binary model gives one logit for each row, and decides "positive" if it is > 0. A model of several classes gives
+several logits for each row, and decides for the largest. Each class then has its own decision, "this class or not".
+With the margin m of a row (the logit; or a class's logit minus the largest of the others) and the temperature t:
 
     hard      1 where m > 0, else 0
     sigmoid   1 / (1 + exp(-m / t)), or softmax(logits / t) for several classes
@@ -23,7 +23,7 @@ Surrogate: TypeAlias = Literal["sigmoid", "hinge"]
 
 
 class Decisions(NamedTuple):
-    """Bounds on the positive decision of each row and class, (rows, classes); equal unless by a hinge."""
+    """Bounds on the positive decision of each row and class, (rows, classes); they are equal except for a hinge."""
 
     lower: torch.Tensor
     upper: torch.Tensor
@@ -47,7 +47,7 @@ class Soft(NamedTuple):
 def decide(scores: torch.Tensor, soft: Soft | None) -> Decisions:
     """The decisions on rows of scores (rows, classes), by a surrogate or, if it is None, the hard ones.
 
-    A NaN decides nothing: it stays NaN, so that no model of NaNs passes for a fair one.
+    A NaN stays NaN, so that a model with NaN outputs does not count as fair.
     """
     if soft is None:
         if scores.shape[1] == 1:
@@ -98,7 +98,7 @@ def as_relevant(labels: object, classes: int | None, rows: int) -> torch.Tensor:
     if given.is_floating_point():
         known &= given == given.floor()
     if may_look(given) and not bool(known.all()):
-        # A row with another label would count for no rate, and its constraints would be lost without a word.
+        # A row with another label would count for no rate, and its constraints would be lost without a warning.
         which = (
             "labels are 0 and 1; (labels > 0).long() may do"
             if classes is None

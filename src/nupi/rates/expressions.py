@@ -1,9 +1,9 @@
-"""What can be made of rates: sums, differences, multiples, ratios, gaps, the largest and the smallest.
+"""Expressions of rates: sums, differences, multiples, ratios, gaps, the largest and the smallest.
 
 An expression is a vector: a rate has an entry for every class and group. It is declared once and measured on any
-rows. Every measure is an interval. Its ends are equal unless decisions are bounded by a hinge or rates have
-confidence limits; then an expression is bounded by its bounded parts, as interval arithmetic does it, and a
-constraint takes the end that is the harder to meet.
+rows. Every measured value is an interval. Its ends are equal unless a hinge bounds the decisions, or rates have
+confidence limits. Then interval arithmetic gives the interval of an expression from those of its parts, and a
+constraint takes the end that is harder to meet.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Read: TypeAlias = "Callable[[Leaf], Interval]"
 
 
 class Interval(NamedTuple):
-    """Bounds on each entry, and how many rows the least known part of it was measured on (0: it is not known)."""
+    """Bounds on each entry, and the smallest number of rows that a part of it was measured on (0: it has no value)."""
 
     lower: torch.Tensor
     upper: torch.Tensor
@@ -56,7 +56,7 @@ class Expression:
     names: tuple[str, ...]
 
     def parts(self) -> tuple[Expression, ...]:
-        """What it is made of."""
+        """The expressions that it is made of."""
         raise NotImplementedError
 
     def interval(self, read: Read) -> Interval:
@@ -76,8 +76,8 @@ class Expression:
         """Its exact value over all rows of `batches`, NaN where it has none. No gradient flows.
 
         Args:
-            batches: tuples of logits, labels, groups and weights (as many of them as are needed), chunk by chunk.
-            hard: by decisions; else by the sigmoid of the logits.
+            batches: tuples of logits, labels, groups and weights (as many as are needed), one for each chunk of rows.
+            hard: whether to measure decisions; otherwise the sigmoid of the logits.
         """
         from nupi.rates.decisions import Soft
         from nupi.rates.records import gather
@@ -106,11 +106,11 @@ class Expression:
         return Constraint(self - number("value", value), equality=True)
 
     def kind(self) -> NoReturn:
-        """Refused: only a constraint has a kind, and an expression becomes one by a bound."""
+        """Refused: only a constraint has a kind. A bound makes a constraint of an expression."""
         raise TypeError(f"{self!r} has no bound yet; bound it first, as in (rate <= 0.05).kind()")
 
     def gap(self, against: Against = "groups") -> Gap:
-        """How far the entries are apart: every two of them, or (against="overall") each and everybody's rate.
+        """How far the entries are apart: every two of them, or (against="overall") each and the rate of all rows.
 
         `rate.gap() <= 0.05` bounds the largest difference between any two groups, max - min, which is what
         fairlearn calls the difference; `rate.gap("overall") <= 0.05` bounds how far each group's rate is from
@@ -123,26 +123,24 @@ class Expression:
         if against != "groups":
             raise ValueError(f"against={against!r}: choose 'groups' or 'overall'")
         if self.size < 2:
-            raise ValueError(
-                "a gap needs at least 2 groups to be between, but there is one; give the rate groups="
-            )
+            raise ValueError("a gap needs at least 2 groups, but there is one; give the rate groups=")
         one, other = torch.triu_indices(self.size, self.size, offset=1).tolist()
         return Gap(Chosen(self, tuple(one)) - Chosen(self, tuple(other)))
 
     def overall(self) -> Expression:
-        """The same rate of everybody, once for each entry."""
+        """The same rate of all rows, once for each entry."""
         raise TypeError(
-            "only a rate itself knows everybody's rate; subtract from an expression what it should be near"
+            "only a rate itself has a rate of all rows; for an expression, subtract the value it should be near"
         )
 
     def max(self) -> Expression:
-        """The largest entry among those that are known."""
+        """The largest of the entries that have a value."""
         from nupi.rates.algebra import Extreme
 
         return Extreme(self, end=1)
 
     def min(self) -> Expression:
-        """The smallest entry among those that are known."""
+        """The smallest of the entries that have a value."""
         from nupi.rates.algebra import Extreme
 
         return Extreme(self, end=-1)
@@ -184,7 +182,7 @@ class Expression:
 
         if isinstance(factor, Expression):
             raise TypeError(
-                "a product of two rates is not built; take sums, differences, multiples and ratios"
+                "a product of two rates is not possible; take sums, differences, multiples and ratios"
             )
         return Affine(self, number("factor", factor), 0.0)
 
@@ -213,7 +211,7 @@ class Expression:
 
     def __lt__(self, other: object) -> NoReturn:
         raise TypeError(
-            "a constraint on rates is written with <= or >=; the larger of some is stack(...).max()"
+            "a constraint on rates is written with <= or >=; the largest of several is stack(...).max()"
         )
 
     __gt__ = __lt__
@@ -235,7 +233,7 @@ class Expression:
 
 
 def number(name: str, given: float) -> float:
-    """A finite number, or an error that names it."""
+    """A finite number; raises an error that names it otherwise."""
     try:
         value = float(given)
     except (TypeError, ValueError):

@@ -1,23 +1,23 @@
 """Gaps between the rates of groups as equality constraints: parity, equal opportunity, equalized odds.
 
-These are ready-made; `nupi.rates` has the language to say others, with tolerances. A rate is the mean
+These are ready-made. With the expressions of `nupi.rates` you can write others, with tolerances. A rate is the mean
 prediction over the rows of a group that meet a condition:
 
     positive rate         rate_g = mean of p_i over i in g
     true positive rate    rate_g = mean of p_i over i in g with y_i = 1
     false positive rate   rate_g = mean of p_i over i in g with y_i = 0
 
-where p_i is sigmoid(logit_i), which can be differentiated and is what the primal player needs ("soft"), or
-1 where logit_i > 0 and else 0, which is what a user of the classifier sees ("hard").
+where p_i is either sigmoid(logit_i), which has a gradient for the model ("soft"), or 1 if logit_i > 0 and else 0, which
+is the decision of the classifier ("hard").
 
-A gap compares rates, either each group's with the rate of everybody, or each pair of groups:
+A gap compares two rates: that of a group and that of all rows, or those of two groups:
 
     against="overall"   gap_g  = rate_g - rate      one constraint a group
     against="groups"    gap_gh = rate_g - rate_h    one a pair g < h, in the order of torch.combinations
 
-A group that no row of a batch belongs to has no rate. Such constraints are left out of what a batch gives
-(`Indexed` holds those that were seen), so they pull neither the model nor a multiplier. Sums over groups are
-scatter-adds: the cost is the batch's, whatever the number of groups, and nothing loops over them.
+If no row of a batch belongs to a group, the group has no rate. The batch then gives no violation for it (`Indexed` has
+only the others), so neither the model nor its multiplier moves by it. Sums over groups are scatter-adds: the cost
+depends on the batch size, not on the number of groups.
 
     parity = nupi.rates.StatisticalParity(groups=10)
     lagrangian = nupi.Lagrangian({"parity": nupi.Equality(parity.size)})
@@ -80,7 +80,7 @@ class Tally:
 
     The rate of a group is (sum of predictions) / (number of rows).
 
-    Tallies of parts of the data add up to the tally of the whole, which is how an exact measure is taken in
+    The sum of the tallies of all parts of the data is the tally of the whole. So an exact measure can be taken in
     chunks. Both tensors have the shape (conditions, groups).
 
     Example:
@@ -130,8 +130,8 @@ class Tally:
     def __add__(self, other: Tally) -> Tally:
         if self.rows.shape != other.rows.shape:
             raise ValueError(
-                f"tallies of (conditions, groups) {tuple(self.rows.shape)} and {tuple(other.rows.shape)} do not "
-                "add up; make both with the same conditions and num_groups"
+                f"tallies of (conditions, groups) {tuple(self.rows.shape)} and {tuple(other.rows.shape)} cannot be "
+                "added; make both with the same conditions and num_groups"
             )
         return Tally(self.rows + other.rows, self.predictions + other.predictions)
 
@@ -142,7 +142,7 @@ class Tally:
         return Indexed(predictions[seen] / rows[seen], seen)
 
     def gaps(self, against: Against) -> Indexed:
-        """The gaps that can be told from these rows; condition c's constraints come before those of c + 1."""
+        """The gaps that these rows determine; the constraints of condition c come before those of c + 1."""
         if against not in get_args(Against):
             raise ValueError(f"against={against!r}: choose one of {', '.join(get_args(Against))}")
         rates = self.predictions / self.rows.clamp(min=1)
@@ -163,7 +163,7 @@ class _Criterion:
 
     Args:
         groups: the number of groups; group numbers run from 0 to groups - 1.
-        against: "overall" for each group's rate against everybody's, "groups" for every pair of groups.
+        against: "overall" compares each group with all rows, "groups" compares every pair of groups.
     """
 
     groups: int
@@ -175,7 +175,7 @@ class _Criterion:
         # A plain int, whatever came, so that sizes are plain ints too; the class is frozen to its users.
         object.__setattr__(self, "groups", whole("groups", self.groups))
         if self.groups < 2:
-            raise ValueError(f"groups={self.groups}: a gap needs at least 2 groups to be between")
+            raise ValueError(f"groups={self.groups}: a gap needs at least 2 groups")
         if self.against not in get_args(Against):
             raise ValueError(f"against={self.against!r}: choose one of {', '.join(get_args(Against))}")
 
@@ -192,7 +192,7 @@ class _Criterion:
 
         Args:
             logits: the model's scores; positive means the positive class.
-            labels: 0 or 1 for each row. Statistical parity does not look at them and takes None too.
+            labels: 0 or 1 for each row. Statistical parity does not use them, so None is possible too.
             groups: the group number of each row.
             hard: threshold the logits at 0 instead of taking their sigmoid. No gradient flows then.
         """
@@ -209,15 +209,15 @@ class _Criterion:
         """The exact gaps over all rows of `batches`, in one pass; memory is one batch's. No gradient flows.
 
         Args:
-            batches: logits, labels and groups, chunk by chunk. A generator will do, and its body runs without
-                gradients: `parity.measure((model(x), y, g) for x, y, g in loader)`.
+            batches: tuples of logits, labels and groups, one for each chunk of rows. It may be a generator; its body
+                runs without gradients: `parity.measure((model(x), y, g) for x, y, g in loader)`.
             hard: threshold the logits at 0 instead of taking their sigmoid.
 
         Returns:
             A dense tensor of `size` gaps, ready for `Lagrangian.ascend`.
 
         Raises:
-            ValueError: a group has no rows that the gap needs, so that not every gap is known.
+            ValueError: a group has no rows that the gap needs, so a gap has no value.
         """
         total, dtype = None, torch.float32
         for logits, labels, groups in batches:
@@ -227,7 +227,9 @@ class _Criterion:
             part = Tally.of(logits, labels, groups, self.groups, self.conditions, hard=hard, dtype=wide)
             total = part if total is None else total + part
         if total is None:
-            raise ValueError("batches gave nothing to measure: it is empty or an iterator that is used up")
+            raise ValueError(
+                "batches is empty, or an iterator that was used before; there is nothing to measure"
+            )
         if not bool((total.rows > 0).all()):
             self._refuse_empty(total)
         return total.gaps(self.against).values.to(dtype)

@@ -1,11 +1,11 @@
-"""Who a rate is taken over: everybody, the groups of an attribute, of several, or their intersections.
+"""The groups that a rate is taken over: all rows, the groups of one attribute or several, or their intersections.
 
-    None                         everybody: one rate
-    5                            group numbers 0 to 4, one a row; or a boolean matrix (rows, 5) for groups that overlap
+    None                         all rows: one rate
+    5                            group numbers 0 to 4, one per row; or a boolean matrix (rows, 5) if groups overlap
     {"sex": 2, "race": 5}        the groups of each attribute: 2 + 5 rates
     crossed(sex=2, race=5)       every combination of them: 2 x 5 rates
 
-A batch gives the numbers as a tensor for one attribute, and as a mapping by the same names for several.
+Each batch comes with a tensor of group numbers for one attribute, or with a mapping from the same names to tensors.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Groups:
             return groups
         if isinstance(groups, Mapping):
             if not groups:
-                raise ValueError("groups={} names no attribute; leave groups out to measure everybody")
+                raise ValueError("groups={} names no attribute; leave out groups to measure all rows")
             return cls(
                 tuple((str(name), whole(f"groups[{name!r}]", count)) for name, count in groups.items())
             )
@@ -89,7 +89,7 @@ class Groups:
         return total
 
     def members(self, numbers: Numbers | None, rows: int, like: torch.Tensor) -> torch.Tensor:
-        """Who belongs where, as a matrix (rows, groups) of 0 and 1."""
+        """Which row belongs to which group, as a matrix (rows, groups) of 0 and 1."""
         if not self.attributes:
             return like.new_ones(rows, 1)
         if isinstance(numbers, torch.Tensor) and numbers.dtype == torch.bool:
@@ -160,7 +160,7 @@ def may_look(rows: torch.Tensor) -> bool:
 
 
 def as_tensor(name: str, given: object) -> torch.Tensor:
-    """The tensor itself, or an error that says what came instead."""
+    """The tensor itself; raises an error that names what came instead."""
     if not isinstance(given, torch.Tensor):
         raise TypeError(
             f"{name} must be a tensor, but a {type(given).__name__} came; use torch.as_tensor({name})"

@@ -1,14 +1,13 @@
-"""How far a rate on new rows may be from that on the rows at hand: binomial limits, for all constraints together.
+"""How far a rate on new rows may be from the measured rate: binomial limits, for all constraints together.
 
-k of n rows count towards a rate p. With tail probability a, the limits are
+k of n rows count for a rate p. With tail probability a, the limits are
 
     exact (Clopper-Pearson)   lower: P(X >= k | n, lower) = a       upper: P(X <= k | n, upper) = a
     wilson                    the p with |k / n - p| = z sqrt(p (1 - p) / n), z the normal quantile of 1 - a
 
-Each is missed with a probability of at most a (exact), or of about a (wilson). A constraint on several rates uses
-m of these limits, and a = (1 - confidence) / (m * comparisons), so that with `confidence` all hold together
-(Bonferroni), whatever the rates have to do with one another. Then so does any bound that interval arithmetic
-makes of them.
+Each is missed with a probability of at most a (exact), or of about a (wilson). A constraint on several rates uses m of
+these limits. With a = (1 - confidence) / (m * comparisons) all of them hold together with probability `confidence`
+(Bonferroni), even if the rates are correlated. Bounds that interval arithmetic computes from them then hold too.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ Method: TypeAlias = Literal["exact", "wilson"]
 
 @dataclass(frozen=True)
 class Confidence:
-    """How sure a constraint's limits are to be.
+    """The confidence of a constraint's limits.
 
     Args:
         level: the probability that all limits hold together.
-        comparisons: how many constraints, or models to choose from, that is to cover.
-        method: which limits.
+        comparisons: for how many constraints, or models to choose from, this must hold together.
+        method: which limits: "exact" or "wilson".
     """
 
     level: float = 0.95
@@ -56,7 +55,7 @@ class Confidence:
             )
         for rate in expression.rates():
             if not rate.binomial:
-                raise ValueError(f"the {rate.name} is no share of rows, and has no binomial limits")
+                raise ValueError(f"the {rate.name} is not a share of rows, and has no binomial limits")
 
     def tail(self, expression: Expression) -> float:
         """The probability that any one limit may be missed."""
@@ -70,7 +69,9 @@ class Confidence:
         assert isinstance(rate, Rate)
         counted, rows = (part[0] for part in rate.shares(record))
         if record.device.type == "cpu" and not bool((rows == rows.round()).all()):
-            raise ValueError("weights make no whole rows, and so no binomial limits; measure without weights")
+            raise ValueError(
+                "with weights the counts are not whole numbers, and have no binomial limits; measure without weights"
+            )
         lower, upper = limits(counted, rows, self.tail(expression), self.method)
         return Interval(lower, upper, rows.nan_to_num(nan=1.0))
 

@@ -119,7 +119,7 @@ class Scores:
         """Refused: the order of rows is no sum."""
         if join is not None:
             raise ValueError(
-                "join sums over processes, but a rate of the order of rows has no sums; leave join out"
+                "join sums over processes, but a rate of the order of rows has no sums; leave out join"
             )
         return record
 
@@ -141,7 +141,7 @@ def gather(kinds: Iterable[Record], batches: Iterable[Any], soft: Soft | None) -
             if isinstance(kind, Sums):
                 parts[:] = [kind.join(parts)]
     if not all(found.values()):
-        raise ValueError("batches gave nothing to measure: it is empty or an iterator that is used up")
+        raise ValueError("batches is empty, or an iterator that was used before; there is nothing to measure")
     return {kind: kind.join(parts) for kind, parts in found.items()}
 
 
@@ -151,7 +151,7 @@ def _weights(weights: object, scores: torch.Tensor) -> torch.Tensor:
         return scores.new_ones(len(scores), 1, 1)
     given = as_tensor("weights", weights)
     if given.shape != scores.shape[:1]:
-        raise ValueError(f"weights has shape {tuple(given.shape)}, not one a row, ({len(scores)},)")
+        raise ValueError(f"weights has shape {tuple(given.shape)}, not one per row, ({len(scores)},)")
     if given.device.type == "cpu" and not torch.compiler.is_compiling() and bool((given < 0).any()):
         raise ValueError(f"weights must be >= 0, but {given.min().item()} came")
     return given.to(scores.dtype).detach().view(-1, 1, 1)

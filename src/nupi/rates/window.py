@@ -1,4 +1,4 @@
-"""The hard measure over the last batches, for those who cannot measure all rows."""
+"""The hard measure over the last batches, if measuring all rows is too slow."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Window:
 
     The rate is (sum of counts over these batches) / (sum of rows over these batches).
 
-    A batch says little of a small group. Rates over a window are those of all its rows together: counts are added
-    up, not rates averaged. The model has moved meanwhile, so take a window that is short against training.
+    A batch has few rows of a small group. A rate over a window is that of all its rows together: counts are added,
+    rates are not averaged. The model moves meanwhile, so take a window that is much shorter than training.
 
     Args:
-        batches: how many batches count.
+        batches: the number of batches in the window.
 
     Example:
         >>> from nupi import rates
@@ -41,10 +41,9 @@ class Window:
         self._held: deque[tuple[torch.Tensor, ...]] = deque(maxlen=self.batches)
 
     def add(self, records: dict[Record, torch.Tensor]) -> dict[Record, torch.Tensor]:
-        """Take the records of a batch in, and give back those of all batches held, this one included.
+        """Add the records of a batch, and return those of all batches in the window, this one included.
 
-        What is not finite counts now, so that it is refused, and is not kept: the next batches are as if it had
-        not been.
+        A record that is not finite is returned, so that it is refused, but not kept: it does not affect later batches.
         """
         kinds = tuple(records)
         if self._kinds is not None and kinds != self._kinds:
@@ -63,7 +62,7 @@ class Window:
         }
 
     def clear(self) -> None:
-        """Forget all batches, as after a jump of the model."""
+        """Forget all batches, for example after a large change of the model."""
         self._held.clear()
         self._kinds = None
 
@@ -77,11 +76,11 @@ class Window:
         return f"Window({self.batches}, holding {len(self)})"
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint needs, for a resumed run to go on as it would have."""
+        """The state for a checkpoint, with which a resumed run continues as if it had not stopped."""
         return {"batches": self.batches, "held": [list(parts) for parts in self._held]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint; a window of another length is refused."""
+        """Continue from a checkpoint; a window of another length is refused."""
         if not {"batches", "held"} <= set(state):
             raise ValueError(
                 f"state must have 'batches' and 'held', but it has {', '.join(map(repr, state))}"

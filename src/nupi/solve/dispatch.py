@@ -155,7 +155,7 @@ def pack(value: Any) -> bytes:
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         remedy = "" if pickler is not pickle else ", or install cloudpickle, which sends lambdas as well"
         raise TypeError(
-            "executor: the sweep cannot be sent to workers, since something in it cannot be pickled; define its "
+            "executor: the sweep cannot be sent to workers, because a part of it cannot be pickled; define its "
             f"functions and optimizers at the top of a module{remedy}. pickle says: {error}"
         ) from error
     return packed
@@ -192,8 +192,8 @@ def _another(executor: Executor, lost: dict[int, BaseException]) -> ProcessPoolE
     """A pool like one that broke: Python's own takes no more work after it has lost a worker."""
     if not isinstance(executor, ProcessPoolExecutor):
         raise LostWorkerError(
-            f"the executor is broken, with {len(lost)} chunks to do; give sweep() a new one, and checkpoint= to go "
-            "on from where it was"
+            f"the executor is broken, with {len(lost)} chunks to do; give sweep() a new one, and checkpoint= to "
+            "continue where it stopped"
         ) from next(iter(lost.values()))
     given: Any = executor
     return ProcessPoolExecutor(

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Step(NamedTuple):
-    """What a callback sees of step t: x_t, what was found there, and the multipliers that answered it."""
+    """What a callback gets at step t: x_t, the values there, and the multipliers after the step."""
 
     step: int
     x: Point
@@ -66,29 +66,30 @@ def minimize(
     Args:
         objective: x to a scalar tensor.
         x0: where to start: a floating-point tensor, or a dict of them. It is not written to.
-        inequality: x to c(x), a tensor of any shape that is to be <= 0; or a dict of such functions by name.
-        equality: x to h(x), a tensor of any shape that is to be 0; or a dict of such functions by name.
+        inequality: x to c(x), a tensor of any shape that must be <= 0; or a dict of such functions by name.
+        equality: x to h(x), a tensor of any shape that must be 0; or a dict of such functions by name.
         constraints: constraints of any kind with their functions of x, by name, as in
             {"gap": (nupi.Band(3, tolerance=0.1), gap)}.
         ki: the integral gain of the nuPI controller that moves the multipliers: its step size.
         kp: its proportional gain; raise it until the multipliers stop oscillating.
-        nu: its smoothing; 0 is best where, as here, violations are exact.
+        nu: its smoothing; 0 is best here, because violations are exact.
         dual: another dual optimizer in place of ki, kp and nu: a class or `functools.partial` of one, such
             as partial(torch.optim.Adam, lr=0.01, maximize=True).
         primal: the optimizer of x, as a class or `functools.partial` of one; by default gradient descent with
             step size 0.01 and momentum 0.9.
         restart: whether a multiplier is set to 0 as soon as its inequality is strictly satisfied.
-        upper: the most that the multiplier of an inequality may become.
-        penalty: of the augmented Lagrangian; see `Lagrangian`.
-        steps: the most steps to take.
+        upper: the largest multiplier of an inequality.
+        penalty: the penalty of the augmented Lagrangian; see `Lagrangian`.
+        steps: the largest number of steps.
         tol: stop when no KKT residual exceeds this; None spends all steps.
         history: what to record: any of "objective", "violations", "multipliers", "x".
-        every: record each so many steps.
+        every: record one of every `every` steps.
         callback: called at every step with a `Step`; its tensors are live, so clone what you keep.
 
     Returns:
-        A `Solution`. If x, f(x) or a violation stops being finite its status is DIVERGED; if the steps are spent and
-        the record of the run says that the constraints cannot be met, INFEASIBLE. `findings` has what else it shows.
+        A `Solution`. If x, f(x) or a violation becomes infinite or nan, its status is DIVERGED. If the steps are spent
+        and the record of the run says that the constraints cannot be met, it is INFEASIBLE. `findings` has the other
+        findings of the record.
 
     Example:
         >>> import torch, nupi
@@ -165,7 +166,7 @@ class _Loop:
         if isinstance(self.dual, SelfTuned):
             self.dual.check_length(steps)
         if any(group.get("maximize") for group in self.primal.param_groups):
-            raise ValueError("primal would maximize the Lagrangian over x; leave maximize=True out")
+            raise ValueError("primal would maximize the Lagrangian over x; leave out maximize=True")
         if not all(group.get("maximize") for group in self.dual.param_groups):
             name = type(self.dual).__name__
             raise ValueError(
@@ -265,7 +266,7 @@ def _dual_factory(ki: float | None, kp: float, nu: float, dual: Factory | None) 
         return partial(NuPI, ki=ki, kp=kp, nu=nu)
     if ki is not None or kp != 0.0 or nu != 0.0:
         raise TypeError(
-            f"ki={ki}, kp={kp}, nu={nu} are nuPI's; with dual= put the options into functools.partial"
+            f"ki={ki}, kp={kp}, nu={nu} are options of nuPI; with dual= put options into functools.partial"
         )
     return dual
 

@@ -56,10 +56,10 @@ class Problem:
     Args:
         objective: x to a scalar tensor.
         x0: a floating-point tensor, or a dict of them; it is copied, never written to.
-        inequality: x to a tensor that is to be <= 0 everywhere, or a dict of such functions by name.
-        equality: x to a tensor that is to be 0 everywhere, or a dict of such functions by name.
+        inequality: x to a tensor whose entries must be <= 0, or a dict of such functions by name.
+        equality: x to a tensor whose entries must be 0, or a dict of such functions by name.
         constraints: any kind of constraint with its function of x, by name.
-        upper: the most that the multipliers of `inequality` may become, or None.
+        upper: the largest multiplier of `inequality`, or None.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Problem:
             _check_value(label, value, first, scalar=False)
             if not value.requires_grad:
                 raise ValueError(
-                    f"{label} does not depend on x as autograd sees it, so no multiplier can enforce "
+                    f"{label} does not depend on x for autograd, so no multiplier can enforce "
                     "it; compute it from x with torch operations, without detach() or no_grad()"
                 )
             shape = tuple(value.shape)
@@ -106,7 +106,7 @@ class Problem:
             groups[name] = Group(name, given, function)
         if not groups:
             raise ValueError(
-                "no constraint came: pass inequality=, equality=, constraints= or several of them"
+                "there is no constraint: pass inequality=, equality=, constraints= or several of them"
             )
         self.groups = tuple(groups.values())
         self.size = sum(group.size for group in self.groups)
@@ -200,7 +200,7 @@ def _checked_start(x0: Point) -> dict[str, torch.Tensor]:
             raise TypeError(f"{label}: the names in x0 must be strings, but {name!r} came; use {str(name)!r}")
         if leaf.numel() == 0:
             raise ValueError(
-                f"{label} is empty, shape {tuple(leaf.shape)}: there is nothing to move; leave it out"
+                f"{label} is empty, shape {tuple(leaf.shape)}: there is nothing to optimize; leave it out"
             )
         if not leaf.is_floating_point():
             raise TypeError(f"{label} is {leaf.dtype}, but gradients need floating point; add .double()")

@@ -62,24 +62,24 @@ class Residuals:
 
 @dataclass(frozen=True, repr=False)
 class Solution:
-    """The result of `minimize` (one run: `axes` is empty) or of `sweep` (a run per point of a grid).
+    """The result of `minimize` (one run: `axes` is empty) or of `sweep` (one run for each point of a grid).
 
     Every array of a sweep has the grid's axes first, in the order of `axes`: with axes ki (20) and kp (18),
     70 multipliers are an array of shape (20, 18, 70) and `status` one of shape (20, 18).
 
     Args:
         x: the last point, a tensor or a dict of tensors like x0.
-        multipliers: by the name of the constraint; "inequality" or "equality" if it had none.
+        multipliers: the multipliers, by constraint name; the name is "inequality" or "equality" if you gave none.
         objective: f(x).
-        residuals: of the KKT conditions at (x, multipliers).
+        residuals: the residuals of the KKT conditions at (x, multipliers).
         status: a `Status`; for a sweep a tensor of codes, so that `status == Status.DIVERGED` is a mask.
         steps: how many steps were taken.
-        history: what was asked for. Entry t holds x_t, f(x_t), the violations at x_t, and the multipliers
-            that had just answered them, theta_{t+1}; "step" holds the t's.
+        history: the quantities named in `history=`. Entry t has x_t, f(x_t), the violations at x_t, and the
+            multipliers after that step, theta_{t+1}. "step" has the values of t.
         axes: the grid's axes, name to values.
         settings: the grid's points, one dict each, in the order of the flattened axes.
-        engine: who ran the steps of a sweep: "native" for compiled C, or "torch" and why.
-        findings: of `minimize`, if it did not converge: what the record of its run shows, as `Monitor.diagnose`.
+        engine: what ran the steps of a sweep: "native" for compiled C, or "torch" and why.
+        findings: for `minimize`, if it did not converge: the findings of its run, as from `Monitor.diagnose`.
 
     Example:
         >>> import torch, nupi
@@ -107,7 +107,7 @@ class Solution:
         return tuple(len(values) for values in self.axes.values())
 
     def at(self, **values: object) -> Solution:
-        """The part of a sweep at given values of some axes, which are then gone.
+        """The part of a sweep at given values of some axes. The result no longer has these axes.
 
         >>> import torch, nupi
         >>> found = nupi.sweep(
@@ -123,9 +123,7 @@ class Solution:
         index: list[int | slice] = [slice(None)] * len(self.axes)
         for name, value in values.items():
             if name not in self.axes:
-                raise KeyError(
-                    f"no axis is called {name!r}; this result has {', '.join(self.axes) or 'none'}"
-                )
+                raise KeyError(f"there is no axis {name!r}; this result has {', '.join(self.axes) or 'none'}")
             known_values = self.axes[name]
             matches = [i for i, known in enumerate(known_values) if _same(known, value)]
             if not matches:
@@ -145,7 +143,7 @@ class Solution:
         try:
             import pandas as pd
         except ImportError as error:
-            raise ImportError("frame() needs pandas, which nupi does not: pip install pandas") from error
+            raise ImportError("frame() needs pandas: pip install pandas") from error
         rows = math.prod(self.shape)
         names = dict.fromkeys(name for setting in self.settings for name in setting)
         data: dict[str, Any] = {name: [s.get(name) for s in self.settings] for name in names}
@@ -160,7 +158,7 @@ class Solution:
         }
         taken = [name for name in columns if name in data or name in own]
         if taken:
-            raise ValueError(f"frame() has a column {taken[0]!r} already; give yours another name")
+            raise ValueError(f"frame() already has a column {taken[0]!r}; give yours another name")
         for name, values in (own | columns).items():
             column = values if isinstance(values, torch.Tensor) else torch.as_tensor(values, device="cpu")
             if tuple(column.shape) != self.shape:

@@ -62,49 +62,49 @@ def sweep(
 
     The problem is min f(x) subject to c(x) <= 0 and h(x) = 0.
 
-    The functions are those of `minimize`: they take one x and know nothing of the grid. All runs advance
-    together, on the kernels of the dual optimizers, and give what `minimize` with tol=None gives one at a
-    time with the same arguments, up to rounding. (With a tol, `minimize` stops as soon as it is met; a sweep
-    takes all steps.) A run that diverges to inf or nan disturbs no other.
+    The functions are those of `minimize`: they take one x and do not depend on the grid. All runs advance together,
+    with the updates of the dual optimizers. The results equal those of `minimize` with tol=None and the same
+    arguments, up to rounding. (With a tol, `minimize` stops as soon as it is met; a sweep takes all steps.) A run that
+    diverges to inf or nan does not affect the others.
 
-    The functions are traced into tensor operations: their Python code runs a few times at the start and not
-    at every step. They have to be functions of x: state that changes between calls is refused where a second
-    call at x0 shows it.
+    The functions are traced into tensor operations: their Python code runs a few times at the start, not at every
+    step. They must be functions of x alone. State that changes between calls is refused if a second call at x0 shows
+    it.
 
-    On a CPU the traced step becomes a small C program, compiled where a C compiler is installed and spread over as
-    many cores as torch may use (`torch.set_num_threads`); results do not depend on how many. Without a compiler, or
-    where an operation has no form in C, torch runs the step; `Solution.engine` says which it was.
+    On a CPU the traced step becomes a small C program, if a C compiler is installed. It runs on as many cores as torch
+    may use (`torch.set_num_threads`); results do not depend on their number. Without a compiler, or if an operation
+    has no form in C, torch runs the step. `Solution.engine` says which of the two ran.
 
     Args:
         objective: x to a scalar tensor.
-        x0: where every run starts: a tensor or a dict of tensors. Its dtype and device are the sweep's.
+        x0: where every run starts: a tensor or a dict of tensors. The sweep uses its dtype and device.
         grid: axis names to values. An axis is a keyword of the dual optimizer (`ki`, `kp`, `nu`, `init`,
             `form`, `lr`, `beta`, ...), or "restart", "penalty", or "dual" if `dual` is a dict. A list of grids is
             their union, for methods that have different gains.
-        inequality: x to c(x), to be <= 0; or a dict of such functions by name.
-        equality: x to h(x), to be 0; or a dict of such functions by name.
+        inequality: x to c(x), which must be <= 0; or a dict of such functions by name.
+        equality: x to h(x), which must be 0; or a dict of such functions by name.
         constraints: constraints of any kind with their functions of x, by name, as for `minimize`.
         dual: a dual optimizer class, or `functools.partial` of one: NuPI (the default), UnifiedMomentum, PID,
-            a `DualOptimizer` of your own, or torch's SGD and Adam with maximize=True. Or a dict of them by label, to
-            choose from by the axis "dual".
-        primal: torch's SGD or Adam, with its options by `functools.partial`; by default gradient descent with
+            your own `DualOptimizer`, or torch's SGD and Adam with maximize=True. Or a dict of them by label, for the
+            axis "dual".
+        primal: torch's SGD or Adam, with its options in `functools.partial`; by default gradient descent with
             step size 0.01 and momentum 0.9.
         restart: whether a multiplier is set to 0 as soon as its inequality is strictly satisfied.
-        upper: the most that the multiplier of an inequality may become.
-        penalty: of the augmented Lagrangian; see `Lagrangian`. On an axis of the grid None stands for none.
+        upper: the largest multiplier of an inequality.
+        penalty: the penalty of the augmented Lagrangian; see `Lagrangian`. On an axis of the grid, None is no penalty.
         steps: how many steps every run takes.
         tol: a run has converged if no KKT residual exceeds this at the end. (All runs take all steps.)
         history: what to record: any of "objective", "violations", "multipliers", "x".
-        every: record each so many steps.
-        chunk: how many settings to advance together, which bounds the memory; by default, as many as fit
-            the cache.
+        every: record one of every `every` steps.
+        chunk: how many settings to advance together, which limits the memory; by default as many as fit into the
+            cache.
         checkpoint: a directory for finished chunks. A sweep that was killed resumes there with the same call.
         progress: a function of (done, total); None shows a bar on a terminal, False none.
-        compiled: compile the step with `torch.compile`, which takes up to half a minute and may pay for long
+        compiled: compile the step with `torch.compile`. This takes up to half a minute, and may be worth it for long
             sweeps on a GPU. On a CPU the C program is faster.
         executor: runs the chunks elsewhere: a `concurrent.futures.ProcessPoolExecutor`, dask's
-            `client.get_executor()`, submitit's executors, or whatever has their `submit`. A chunk whose worker dies is
-            sent again, up to three times.
+            `client.get_executor()`, submitit's executors, or any object with the same `submit`. If a worker dies, its
+            chunk is sent again, up to three times.
 
     Example:
         >>> import torch, nupi
@@ -189,7 +189,7 @@ def _setting(
         known = ", ".join(map(str, dual))
         if "dual" not in options and len(dual) != 1:
             raise ValueError(
-                f"dual is a dict of {len(dual)}: name those to use, as in grid={{'dual': [{known}]}}"
+                f"dual is a dict of {len(dual)}: name the ones to use, as in grid={{'dual': [{known}]}}"
             )
         label = options.pop("dual", next(iter(dual), None))
         if label not in dual:

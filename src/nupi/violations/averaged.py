@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 class Averaged(Violation):
     """A violation that is a mean, given as its parts: sums / counts, with one count for each row of the group.
 
-    Parts of a batch, and ranks of a distributed run, see different numbers of things: means of their means would
-    be wrong, while sums and counts add up. The violation of constraint i is
+    The parts of a batch, and the ranks of a distributed run, have different numbers of samples. A mean of their means
+    would be wrong, but sums and counts can be added. The violation of constraint i is
 
         c_i = (sum of sums_i over all parts) / (sum of counts_i over all parts)
 
-    A constraint whose count is 0 was not measured. It is left alone, and its sum is ignored, whatever it holds.
+    A constraint whose count is 0 was not measured. Its multiplier does not move, and its sum is ignored.
 
     Args:
-        sums: what the mean is taken over, summed, with the bound already taken off each: for the rate of a group
-            to stay below 0.3, the sum of `prediction - 0.3`. Shaped like the group.
-        counts: how many things each row of the group sums over: of shape (rows,), or one number for all.
-            Weights that are no whole numbers serve too. No gradient flows into them.
+        sums: the sums, with the bound already subtracted from each sample. For a rate of a group of at most 0.3 it is
+            the sum of `prediction - 0.3`. Shaped like the group.
+        counts: the number of samples in each sum: of shape (rows,), or one number for all. Weights that are not whole
+            numbers are possible too. No gradient flows into them.
 
     Example:
         >>> Averaged(sums=torch.tensor([1.5, 0.0]), counts=torch.tensor([3, 0]))
@@ -61,21 +61,21 @@ class Averaged(Violation):
         return f"Averaged({self.sums.detach()} / {self.counts})"
 
     def term(self, target: Target) -> torch.Tensor:
-        """The term of the means; rows that nothing was counted for add nothing."""
+        """The term of the means; rows with a count of 0 add nothing."""
         sums, counts = self.checked(target)
         mean = sums / rows_like(counts.masked_fill(counts == 0, 1), sums)
         theta, e = target.multiplier, target.constraint.errors(mean)
-        # The mean of an empty row is 0, but a kind with a tolerance, or a penalty, makes something of it.
+        # The mean of a row without samples is 0, but a tolerance or a penalty would still give it a term.
         present = rows_like((counts > 0).to(e.dtype), e)
         return target.constraint.term(theta * present, e * present, target.penalty)
 
     def error(self, target: Target) -> Move | None:
-        """The errors of the means, for the rows that something was counted for."""
+        """The errors of the means, for the rows with a count above 0."""
         sums, counts = self.checked(target)
         return _mean_error(target, sums.detach(), counts)
 
     def measured(self, constraint: Constraint) -> torch.Tensor | None:  # noqa: ARG002
-        """The means, if every row has been counted."""
+        """The means, if every row has a count above 0."""
         counts = self.counts.expand(self.sums.shape[:1])
         return None if bool((counts == 0).any()) else (self.sums / rows_like(counts, self.sums)).detach()
 
@@ -85,7 +85,7 @@ class Averaged(Violation):
 
     @classmethod
     def average(cls, several: Sequence[Averaged], batches: int, constraint: Constraint | None) -> Averaged:  # noqa: ARG003
-        """All sums over all counts."""
+        """All sums, divided by all counts."""
         sums = torch.stack([wide(each.sums) for each in several]).sum(0)
         # Counts may be weights, or narrow integers: they are added in a type that holds them.
         return Averaged(sums, torch.stack([each.counts.to(sums.dtype) for each in several]).sum(0))
@@ -102,9 +102,9 @@ class Averaged(Violation):
         return _mean_error(target, total.values, total.weights)
 
     def checked(self, target: Target) -> tuple[torch.Tensor, torch.Tensor]:
-        """Sums shaped like the group, 0 where nothing was counted, and a count for each of its rows."""
+        """Sums shaped like the group, 0 for rows with a count of 0, and one count for each row."""
         sums = Dense(self.sums).checked(target)
-        # Narrow sums, as autocast makes them, would round the counts: bfloat16 knows no 257.
+        # Narrow sums, as from autocast, would round the counts: bfloat16 cannot represent 257.
         sums = wide(sums)
         counts = self.counts.detach()
         check_device(f"the counts of {target.name!r}", counts, target)
@@ -123,10 +123,10 @@ class Averaged(Violation):
 
 
 def _mean_error(target: Target, sums: torch.Tensor, counts: torch.Tensor) -> Move | None:
-    """The errors of sums / counts without the rows that nothing was counted for. Costs a look at the counts."""
+    """The errors of sums / counts, without the rows with a count of 0. Reads the values of the counts."""
     present = counts > 0
     if torch.compiler.is_compiling():
-        # How many rows there are would depend on the counts: all are moved, and the others are put back.
+        # The number of rows would depend on the counts. So all rows move, and those with a count of 0 are restored.
         mean = sums / rows_like(torch.where(present, counts, 1.0), sums)
         return target.move(target.constraint.errors(mean), mask=present, fresh=True)
     rows = None if bool(present.all()) else present.reshape(-1).nonzero().squeeze(1)

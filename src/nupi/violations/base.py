@@ -1,4 +1,4 @@
-"""The plain kinds of violations: a tensor for a whole group, and one for some of its rows; and what checks them."""
+"""The two basic kinds of violations, for a whole group and for some of its rows, and the checks of both."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class Written:
-    """What a step may write to, and where those numbers are, which is looked up once if it is asked for.
+    """The tensors that a step may write to, and their storages (found once, on first use).
 
     Args:
         multipliers: all multipliers of the problem.
-        dual: the optimizer that is about to move them, if one is.
+        dual: the optimizer that will move them, or None.
     """
 
     def __init__(self, multipliers: Mapping[str, torch.Tensor | None], dual: object = None) -> None:
@@ -29,7 +29,7 @@ class Written:
         self._storages: set[int] | None = None
 
     def shares(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor's numbers are a multiplier's, or state of the dual."""
+        """Whether a tensor shares its storage with a multiplier, or with state of the dual optimizer."""
         if self._storages is None:
             self._storages = storages(self._multipliers.values())
             for state in getattr(self._dual, "state", _NO_STATE).values():
@@ -41,9 +41,9 @@ _NO_STATE: dict[object, dict[str, object]] = {}
 
 
 def storages(held: Iterable[object]) -> set[int]:
-    """Where the numbers of tensors are; a list, or a dictionary of them, may stand for a tensor, however deep.
+    """The storages of tensors, also of tensors in nested lists and dictionaries.
 
-    Those of a sparse layout are left out: no step writes to them.
+    Sparse tensors are left out: no step writes to them.
     """
     found = set()
     for each in held:
@@ -56,14 +56,14 @@ def storages(held: Iterable[object]) -> set[int]:
 
 
 class Target(NamedTuple):
-    """The group of constraints that a violation is of; the Lagrangian gives it to `term` and `error`.
+    """The group of constraints that a violation belongs to; the Lagrangian passes it to `term` and `error`.
 
     Attributes:
-        name: of the group.
+        name: the name of the group.
         constraint: its kind, such as a `nupi.Inequality`.
         multiplier: its multipliers.
-        written: what the next step may write to.
-        penalty: of the augmented Lagrangian, or None.
+        written: the tensors that the next step may write to.
+        penalty: the penalty of the augmented Lagrangian, or None.
 
     Example:
         >>> import nupi
@@ -92,8 +92,8 @@ class Target(NamedTuple):
     ) -> Move:
         """The move of this group by an error, in the multipliers' dtype.
 
-        An error that is also a multiplier, or state of the dual, is copied: it would move while it is read. `fresh`
-        says that it was computed just now, so that nobody else has it.
+        If the error shares its storage with a multiplier or with state of the dual optimizer, it is copied: otherwise
+        it would change while it is read. `fresh` says that it was just computed, so that no copy is needed.
         """
         if error.dtype != self.multiplier.dtype:
             error = error.to(self.multiplier.dtype)
@@ -106,8 +106,8 @@ class Target(NamedTuple):
 class Dense(Violation):
     """A tensor with one violation for each constraint of a group; a plain tensor is wrapped in it.
 
-    It is c in L(x, theta) = f(x) + sum of theta_i c_i. A kind of violation of your own can make one, and leave its
-    `term` and `error` to it.
+    It is c in L(x, theta) = f(x) + sum of theta_i c_i. Your own kind of violation can make a `Dense`, and use its
+    `term` and `error`.
 
     Example:
         >>> import nupi
@@ -124,7 +124,7 @@ class Dense(Violation):
         self.values = values
 
     def term(self, target: Target) -> torch.Tensor:
-        """Theta . c(x), or its augmented form."""
+        """The term theta . c(x), or its augmented form."""
         return target.constraint.term(
             target.multiplier, target.constraint.errors(self.checked(target)), target.penalty
         )
@@ -136,11 +136,11 @@ class Dense(Violation):
         return target.move(error, fresh=values.requires_grad and not values.is_leaf)
 
     def measured(self, constraint: Constraint) -> torch.Tensor:  # noqa: ARG002
-        """All of them."""
+        """The violations of the whole group."""
         return self.values.detach()
 
     def adds_up(self, reduce: Reduce) -> bool:
-        """As `reduce` says."""
+        """Decided by `reduce`."""
         return reduce == "sum"
 
     def detached(self) -> Dense:
@@ -158,7 +158,7 @@ class Dense(Violation):
 
     @classmethod
     def joined(cls, target: Target, total: Parts, ranks: int, reduce: Reduce) -> Move:
-        """The sum, or the mean over the processes that had it."""
+        """The sum or the mean over the processes that had this violation."""
         return target.move(
             target.constraint.errors(total.values / ranks if reduce == "mean" else total.values)
         )
@@ -184,16 +184,16 @@ class Dense(Violation):
 
 @dataclass(frozen=True, eq=False)
 class Indexed(Violation):
-    """Violations of some constraints of a group, such as those of a batch; a step costs what the batch costs.
+    """Violations of some constraints of a group, such as those of a batch. A step costs what the batch costs.
 
     With v_k the values and i_k the indices,
 
         L(x, theta) = f(x) + sum over k of theta[i_k] v_k
 
     Args:
-        values: the violations of those constraints: one each, shaped like `group[indices]`.
-        indices: which constraints they are: a 1-D integer tensor. If an index comes twice, both values are added to
-            that constraint's violation, as they are in the gradient of the Lagrangian.
+        values: the violations of these constraints, one for each: shaped like `group[indices]`.
+        indices: the numbers of these constraints: a 1-D integer tensor. If an index occurs twice, both values are added
+            to that constraint's violation, as they are in the gradient of the Lagrangian.
 
     Example:
         >>> Indexed(torch.tensor([0.5, -0.1]), torch.tensor([7, 2]))
@@ -230,13 +230,13 @@ class Indexed(Violation):
         return f"Indexed({len(self.indices)} values at [{', '.join(map(str, few))}{more}])"
 
     def term(self, target: Target) -> torch.Tensor:
-        """The sum over the rows that came of theta . c(x)."""
+        """The sum of theta . c(x) over these rows."""
         values, rows = self.checked(target)
         theta = target.multiplier.index_select(0, rows)
         return target.constraint.term(theta, target.constraint.errors(values), target.penalty)
 
     def error(self, target: Target) -> Move:
-        """The errors of the rows that came, added up so that each row has one."""
+        """The errors of these rows; the errors of a row that occurs several times are added."""
         values, rows = self.checked(target)
         return self.added_up(target, values.detach(), rows)
 
@@ -245,7 +245,7 @@ class Indexed(Violation):
         return self.values.detach() if len(self.indices.unique()) == constraint.shape[0] else None
 
     def adds_up(self, reduce: Reduce) -> bool:  # noqa: ARG002
-        """Rows of all processes are added, whatever `reduce` says of tensors."""
+        """Rows of all processes are added, with either value of `reduce`."""
         return True
 
     def detached(self) -> Indexed:
@@ -256,14 +256,14 @@ class Indexed(Violation):
     def average(
         cls, several: Sequence[Indexed], batches: int, constraint: Constraint | None
     ) -> Indexed | None:
-        """All rows, each divided by the number of micro-batches; None if errors are not the violations themselves."""
+        """All rows, divided by the number of micro-batches; None if the errors are not the violations themselves."""
         if constraint is not None and constraint.multiplier_shape != constraint.shape:
             return None
         values = torch.cat([wide(each.values) for each in several]) / batches
         return Indexed(values, torch.cat([each.indices for each in several]))
 
     def parts(self, target: Target) -> Parts:
-        """The values added into a tensor of the group's shape, and how often each row came."""
+        """The values added into a tensor of the group's shape, and how often each row occurs."""
         values, rows = self.checked(target)
         values, shape = exact(values), target.constraint.shape
         whole, count = values.new_zeros(shape), values.new_zeros(shape[:1])
@@ -279,14 +279,14 @@ class Indexed(Violation):
         if not len(rows):
             return None
         values = total.values.index_select(0, rows)
-        # An error is affine in the violation: of n values with one total, n - 1 constant parts are missing.
+        # An error is affine in the violation: the total of n values has its constant part once, but needs it n times.
         missing = target.constraint.errors(torch.zeros_like(values))
         times = total.weights.index_select(0, rows) - 1
         return target.move(target.constraint.errors(values) + rows_like(times, missing) * missing, rows)
 
     @classmethod
     def added_up(cls, target: Target, values: torch.Tensor, rows: torch.Tensor) -> Move:
-        """The errors of rows that may come more than once, with one total for each row."""
+        """The errors of rows that may occur several times, with one total for each row."""
         error = target.constraint.errors(values).to(target.multiplier.dtype)
         if torch.compiler.is_compiling():
             error, rows = _totals(error, rows)
@@ -298,7 +298,7 @@ class Indexed(Violation):
         return target.move(error, rows)
 
     def checked(self, target: Target) -> tuple[torch.Tensor, torch.Tensor]:
-        """Values and int64 indices, refused unless the indices lie in the group and the values fit its rows."""
+        """Values and int64 indices; refused unless the indices are in the group and the values fit its rows."""
         values, rows, shape = self.values, self.indices, target.constraint.shape
         check_values(target, values)
         check_device(f"the indices of {target.name!r}", rows, target)
@@ -316,13 +316,13 @@ class Indexed(Violation):
                     f"numbered 0 to {shape[0] - 1}; check them, or make the group larger"
                 )
             return values, rows
-        # Where the host may not look, a wrong index becomes a violation that is not finite, and is refused so.
+        # If the host may not read values, a wrong index becomes a violation that is not finite, which is refused.
         inside = (rows >= 0) & (rows < shape[0])
         return torch.where(rows_like(inside, values), values, torch.nan), torch.where(inside, rows, 0)
 
 
 def as_violation(name: str, given: Any) -> Violation:
-    """A violation as it was given, with a plain tensor wrapped.
+    """The violation itself, or a plain tensor wrapped in `Dense`.
 
     Example:
         >>> type(as_violation("rate", torch.tensor([0.5]))).__name__
@@ -342,22 +342,22 @@ def as_violation(name: str, given: Any) -> Violation:
 
 
 def wide(values: torch.Tensor) -> torch.Tensor:
-    """Values in float32 or wider, to be added up."""
+    """Values in float32 or wider, so that they can be added."""
     return values.to(widened(values.dtype))
 
 
 def exact(values: torch.Tensor) -> torch.Tensor:
-    """Values without their graph in float64, or in float32 on Apple's devices, which have no float64."""
+    """Values in float64 without their graph; in float32 on Apple's devices, which have no float64."""
     return values.detach().to(torch.float32 if values.device.type == "mps" else torch.float64)
 
 
 def host_may_read(tensor: torch.Tensor) -> bool:
-    """Whether the host can read this tensor's values without stalling a stream or breaking a graph."""
+    """Whether the host can read this tensor's values without waiting for a device or breaking a compiled graph."""
     return tensor.is_cpu and not torch.compiler.is_compiling()
 
 
 def check_values(target: Target, values: torch.Tensor) -> None:
-    """Refuse what is not real numbers beside the multipliers."""
+    """Refuse values that are not real numbers, or are on another device than the multipliers."""
     if not values.is_floating_point():
         fix = "take its real part" if values.is_complex() else "use .float()"
         raise TypeError(f"the violation of {target.name!r} is {values.dtype}, not floating-point; {fix}")
@@ -374,7 +374,7 @@ def check_device(what: str, tensor: torch.Tensor, target: Target) -> None:
 
 
 def _totals(error: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Each row with its total wherever it comes: shapes that a compiled graph can know beforehand."""
+    """The total of a row, at each place where the row occurs. These shapes do not depend on values (for compiling)."""
     rows, order = torch.sort(rows, stable=True)
     new = torch.ones_like(rows)
     new[1:] = rows[1:] != rows[:-1]

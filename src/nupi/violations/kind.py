@@ -1,4 +1,4 @@
-"""What every kind of violation is: its term in the Lagrangian, its error, and how processes join it."""
+"""The base class of violations: its term in the Lagrangian, its error, and how processes join it."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ Reduce: TypeAlias = Literal["mean", "sum"]
 
 
 class Move(NamedTuple):
-    """One group of multipliers with the error that is to move it. `Target.move` makes it.
+    """One group of multipliers, and the error that will move it. `Target.move` makes it.
 
     Attributes:
-        name: of the group.
+        name: the name of the group.
         multiplier: its multipliers.
         error: shaped like the multipliers; or, if `rows` is given, like those rows of them.
         bounds: within which the multipliers stay.
-        rows: which rows; a row that comes twice has the same error twice.
+        rows: the rows that move; a row that occurs twice has the same error twice.
         mask: if `rows` is None: which rows may move; None means all.
-        partial: whether rows without an error must stay put, whatever an optimizer remembers.
+        partial: whether rows without an error must not move, even if an optimizer has momentum for them.
 
     Example:
         >>> import torch, nupi
@@ -56,7 +56,7 @@ class Move(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """What one process has of a violation, in a form that adds up over processes: in float64, without a graph.
+    """The part of a violation that one process has, in a form that can be added: in float64, without a graph.
 
     Attributes:
         values: of the group's shape.
@@ -77,9 +77,9 @@ class Parts(NamedTuple):
 class Violation(ABC):
     """The base class of the kinds of violations: one way to say how far constraints are violated.
 
-    A subclass has `term`, its summand of L(x, theta) = f(x) + sum of terms, and `error`, what moves the multipliers. To
-    be joined over processes (`Lagrangian(reduce=...)`) it also has `parts` and `joined`; to be averaged over
-    micro-batches by a front end, `detached` and `average`.
+    A subclass has `term`, its summand in L(x, theta) = f(x) + sum of terms, and `error`, which moves the multipliers.
+    To join it over processes (`Lagrangian(reduce=...)`) it needs `parts` and `joined` too. To average it over
+    micro-batches in a front end it needs `detached` and `average`.
 
     Example:
         >>> import torch, nupi
@@ -115,21 +115,21 @@ class Violation(ABC):
 
     @abstractmethod
     def term(self, target: Target) -> torch.Tensor:
-        """What this violation adds to the Lagrangian: a scalar, differentiable in what the violation came from."""
+        """The term of this violation in the Lagrangian: a scalar with the graph of the violation."""
 
     @abstractmethod
     def error(self, target: Target) -> Move | None:
-        """The error that moves the multipliers, in their dtype and without a graph; None if nothing was seen."""
+        """The error that moves the multipliers, in their dtype and without a graph; None if nothing was measured."""
 
     def infeasibility(self, target: Target) -> torch.Tensor | None:
-        """How far what was seen is from what is asked for; None if nothing was seen."""
+        """How far the measured constraints are from being met; None if nothing was measured."""
         move = self.error(target)
         return None if move is None else target.constraint.infeasibility(move.error)
 
     def measured(self, constraint: Constraint) -> torch.Tensor | None:  # noqa: ARG002 - for subclasses
         """The violations of the whole group, without a graph; None if some of them were not measured."""
         raise TypeError(
-            f"a violation that is {self.label} does not say whether the whole group was measured, so that no model can "
+            f"a violation that is {self.label} does not say whether the whole group was measured, so no model can "
             "be judged by it; give its class the method measured"
         )
 
@@ -138,29 +138,29 @@ class Violation(ABC):
         return False
 
     def moving(self) -> Violation:
-        """What moves the multipliers, if that is another violation than this."""
+        """The violation that moves the multipliers; this one, unless a subclass has another."""
         return self
 
     def detached(self) -> Violation:
-        """The same without a graph, to be kept for later."""
+        """The same violation without its graph, to keep it for later."""
         return self
 
     @classmethod
     def average(cls, several: Sequence[Any], batches: int, constraint: Constraint | None) -> Violation | None:  # noqa: ARG003
-        """What moves the multipliers after `batches` micro-batches, some of which had these; None if nothing does."""
+        """The violation that moves the multipliers after `batches` micro-batches, some of which had these; or None."""
         return None
 
     def parts(self, target: Target) -> Parts:
-        """What adds up over processes, and over the batches of an evaluation."""
+        """What can be added over processes, and over the batches of an evaluation."""
         raise TypeError(
             f"the violation of {target.name!r} is {self.label}, which cannot be added up over processes or "
-            "batches; give its class the methods parts and joined, or add it up yourself and leave reduce out"
+            "batches; give its class the methods parts and joined, or add it up yourself and leave out reduce"
         )
 
     @classmethod
     def joined(cls, target: Target, total: Parts, ranks: int, reduce: Reduce) -> Move | None:  # noqa: ARG003 - for subclasses
         """The error from the total over processes; `ranks` of them had this violation."""
         raise TypeError(
-            f"the violation of {target.name!r} is {cls.label}, which has parts but no `joined` to make an error of "
-            "their total; give its class both"
+            f"the violation of {target.name!r} is {cls.label}, which has `parts` but no `joined`, which computes the "
+            "error from their total; give its class both"
         )

@@ -1,4 +1,4 @@
-"""One violation with two measures: one that the model can follow, and one that is to be met."""
+"""One violation with two measures: a smooth one for the model, and the one that must be met."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 class Measured(Violation):
     """A violation measured twice: `soft` is in the Lagrangian, `hard` moves the multipliers.
 
-    The model needs a measure with a gradient, such as a mean of sigmoids; what is asked for is often one without, such
-    as a rate of decisions. The same object then serves `lagrangian(loss, violations)` and `ascend`:
+    The model needs a measure with a gradient, such as a mean of sigmoids. The limit is often on a measure without a
+    gradient, such as a rate of decisions. Pass the same object to `lagrangian(loss, violations)` and to `ascend`:
 
-        L(x, theta) = f(x) + theta . soft(x)        what the model descends on
-        e_t         = hard(x_t)                     what the dual optimizer is given
+        L(x, theta) = f(x) + theta . soft(x)        the model descends on this
+        e_t         = hard(x_t)                     the dual optimizer gets this
 
     Args:
-        soft: the violation that the model sees, differentiable: a tensor or any kind of violation.
-        hard: the violation that is to be met, of the same group.
+        soft: the differentiable violation for the model: a tensor or any kind of violation.
+        hard: the violation that must be met, of the same group.
 
     Example:
         >>> import torch
@@ -51,9 +51,9 @@ class Measured(Violation):
         return as_violation(target.name, self.hard).error(target)
 
     def adds_up(self, reduce: Reduce) -> bool:
-        """As the soft measure, which is in the Lagrangian."""
+        """As for the soft measure, which is in the Lagrangian."""
         return as_violation("soft", self.soft).adds_up(reduce)
 
     def moving(self) -> Violation:
-        """The hard measure: it is what is joined over processes."""
+        """The hard measure; this is what processes join."""
         return as_violation("hard", self.hard).moving()

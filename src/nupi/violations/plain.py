@@ -1,7 +1,7 @@
-"""The Lagrangian of plain tensors, which most violations are: the sum of their terms, in as few operations as it takes.
+"""A fast path for plain tensors, the most common violations: the sum of their terms in as few operations as possible.
 
-`Dense.term` says what the term of a tensor is, and `Constraint.term` what it is by default: theta . c(x). Here stand
-the two cases that need no more than that; whoever needs more, or gave something wrong, is sent on to them.
+In general `Dense.term` and `Constraint.term` compute the term of a tensor; by default it is theta . c(x). This module
+handles two cases that need only this product. All other cases, and wrong input, go to those methods.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from nupi.constraints import Constraint
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-MANY = 8  # groups from which on one product of all of them is faster than one for each
+MANY = 8  # from this number of groups on, one product for all is faster than one product for each
 
 _KIND = attrgetter("dtype", "layout", "device")
 
@@ -44,7 +44,7 @@ def plain_total(
             return None
     if len(violations) >= MANY:
         thetas, vectors = [*map(multipliers.__getitem__, violations)], [*violations.values()]
-        # All are joined to one vector, which would also take what is of another shape or dtype.
+        # All are joined to one vector, which would also accept a wrong shape or dtype.
         if len({*map(_KIND, thetas), *map(_KIND, vectors)}) == 1 and all(
             vector.dim() == 1 and vector.shape == theta.shape
             for theta, vector in zip(thetas, vectors, strict=True)
@@ -53,6 +53,6 @@ def plain_total(
     try:
         for name, given in violations.items():
             loss = loss + torch.dot(multipliers[name], given)
-    except RuntimeError:  # they are no two vectors of one size, dtype and device
+    except RuntimeError:  # they are not two vectors of the same size, dtype and device
         return None
     return loss

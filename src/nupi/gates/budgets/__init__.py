@@ -50,11 +50,11 @@ def budget(
     flops: float | None = None,
     latency: float | None = None,
 ) -> Budget:
-    """A limit on the size of what `harvest` will make of `model`, as a violation.
+    """A limit on the size of the network that `harvest` will make of `model`, as a violation.
 
-    A channel that goes takes its weights out of the layer that makes it and of the layers that use it, so the size is
-    a product of the widths of neighbouring layers. Sizes are shares of the whole network, gated
-    or not. The violation is
+    A removed channel takes its weights out of the layer that computes it and out of the layers that use it, so the size
+    is a product of the widths of neighbouring layers. Sizes are shares of the whole network, with and without gates.
+    The violation is
 
         (size after a harvest) / (size of the whole network) - limit
 
@@ -65,9 +65,9 @@ def budget(
         example: an input, a tuple of all arguments, or a dict of them by name: FLOPs and times are those of this call.
         parameters: the share of the parameters that may be left.
         flops: the share of the FLOPs of convolutions and matrix products.
-        latency: the share of the time. Every form of layer is measured at several widths, which takes about a second
-            each; times in between are interpolated. In a run of many processes all ranks must call this, and the
-            times are those of rank 0.
+        latency: the share of the time. Every distinct layer is measured at several widths, which takes about a second
+            each; times in between are interpolated. With many processes all ranks must call this, and all use the
+            times of rank 0.
 
     Returns:
         A callable: `budget()` is the violation to give to a Lagrangian, `budget.realised()` and `budget.expected()` are
@@ -99,7 +99,7 @@ def budget(
     if on_weights := [name for name, layer in layers.items() if layer.gate.log_alpha.dim() != 1]:
         raise ValueError(
             f"model has gates on the single weights of {on_weights[0]!r}: these become zeros, which a harvest does not "
-            "take out; gate channels, or constrain nupi.gates.density"
+            "remove; gate channels, or constrain nupi.gates.density"
         )
     call = Call.of(example)
     share, stuck = _share(model, call, unit), stuck_for_good(model, call)
@@ -119,7 +119,7 @@ def budget(
         )
     if stuck:
         warnings.warn(
-            f"some gates take nothing out of the network{why}. Gate other layers, or pass partial=True to harvest, "
+            f"some gates remove nothing from the network{why}. Gate other layers, or pass partial=True to harvest, "
             "which otherwise refuses",
             stacklevel=2,
         )

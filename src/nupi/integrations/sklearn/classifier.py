@@ -29,40 +29,41 @@ FULL_BATCH, BATCH = 2_000, 512  # batch_size="auto": all rows if they are this f
 
 
 class ConstrainedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A linear classifier, an MLP or a module of your own, whose decisions meet bounds on their rates.
+    """A linear classifier, an MLP or your own module, whose decisions meet bounds on their rates.
 
-    Minimizes the cross-entropy subject to the constraints. The result is one deterministic model: among those that
-    met all bounds as decisions, on the rows that were looked at, the one with the fewest errors. If none did, it is
-    the one that came closest, `feasible_` is False, and a `ConvergenceWarning` says by how much.
+    It minimizes the cross-entropy subject to the constraints. The result is one deterministic model. Of all models
+    during training whose decisions met all bounds (on the training rows, or on the held-out rows with
+    `early_stopping`), it is the one with the fewest errors. If none met them, it is the closest one, `feasible_` is
+    False, and a `ConvergenceWarning` says by how much it misses.
 
     Args:
         constraints: bounds by name, such as {"equalized_odds": 0.02, "false_positive_rate": 0.05}; see
-            `nupi.integrations.sklearn.names`. None trains without.
-        module: a torch module, which is copied, or a function (inputs, outputs) that makes one. Two classes have one
-            output, more have one each.
+            `nupi.integrations.sklearn.names`. None trains without constraints.
+        module: a torch module, which is copied, or a function (inputs, outputs) that makes one. For two classes it has
+            one output, for more classes one output each.
         hidden_layer_sizes: widths of the hidden layers, or of the only one, if no module is given; () is logistic
             regression.
         intersections: whether the groups are the combinations of the sensitive attributes, not those of each.
-        pos_label: the class that counts as positive, of two; the last in sorted order unless given.
+        pos_label: the positive class, if there are two; by default the last in sorted order.
         max_steps: gradient steps of `fit`.
         batch_size: rows of a batch; "auto" is all rows up to 2,000, else 512.
         learning_rate: of Adam; in `fit` it falls to 0 along a cosine.
         weight_decay: of Adam.
         standardize: whether columns are brought to mean 0 and deviation 1 first.
-        early_stopping: hold rows out. The multipliers and the choice of the model then look at these, and
-            training ends after `n_iter_no_change` looks (200 in `max_steps`) without a better model.
+        early_stopping: hold rows out. The multipliers and the choice of the model then use these rows, and training
+            ends after `n_iter_no_change` evaluations (there are 200 in `max_steps`) without a better model.
         validation_fraction: the share of the rows that is held out.
-        n_iter_no_change: looks without a better model, before training ends.
-        confidence: such as 0.95: bounds are to hold on new rows with this confidence. Needs `early_stopping`.
+        n_iter_no_change: the number of evaluations without a better model after which training ends.
+        confidence: such as 0.95: the bounds must hold on new rows with this confidence. Needs `early_stopping`.
         dual: what moves the multipliers: "self_tuned" is `nupi.SelfTuned`, "fixed" is `nupi.NuPI` with fixed gains, and
             a function makes an optimizer from a list of multipliers.
-        random_state: of the initial weights, the order of rows and which are held out.
+        random_state: for the initial weights, the order of rows, and the choice of held-out rows.
         device: where to train.
 
     Attributes:
         classes_: the labels.
-        feasible_: whether the decisions meet all bounds, on the rows that were looked at.
-        violations_: the largest violation of each constraint there; at most 0 if it is met.
+        feasible_: whether the decisions meet all bounds, on the rows that were used for the choice.
+        violations_: the largest violation of each constraint on these rows; at most 0 if it is met.
         multipliers_: the multipliers of each constraint, at the end of training.
         module_: the trained torch module.
         n_steps_: gradient steps taken.
@@ -125,7 +126,7 @@ class ConstrainedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         """
         if self.confidence is not None and not self.early_stopping:
             raise ValueError(
-                f"confidence={self.confidence} is about new rows, and needs some that the model does not train on: "
+                f"confidence={self.confidence} is about new rows, and needs rows that the model does not train on: "
                 "set early_stopping=True"
             )
         X, y = validate_data(self, X, y, dtype=[np.float64, np.float32])
@@ -145,7 +146,7 @@ class ConstrainedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         if not self.feasible_:
             missed = {name: round(value, 4) for name, value in self.violations_.items() if value > 0}
             warnings.warn(
-                f"no model met all constraints; the one that came closest violates {missed}. Ask for less, or "
+                f"no model met all constraints; the closest one violates {missed}. Loosen the bounds, or "
                 f"give it more than max_steps={self.max_steps}",
                 ConvergenceWarning,
                 stacklevel=2,
@@ -161,13 +162,13 @@ class ConstrainedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         sensitive_features: Any = None,
         sample_weight: Any = None,
     ) -> Any:
-        """Train on, in one pass over these rows; the multipliers look back on the last 50 batches.
+        """Continue training, in one pass over these rows. The multipliers use the last 50 batches.
 
         Args:
             X: the features.
             y: the labels.
-            classes: all labels that will ever come; needed in the first call.
-            sensitive_features: the groups of each row. All groups must come in the first call, or be the categories
+            classes: all labels of all calls; needed in the first call.
+            sensitive_features: the groups of each row. All groups must be in the first call, or be the categories
                 of pandas Categoricals.
             sample_weight: the weight of each row.
         """
@@ -177,7 +178,7 @@ class ConstrainedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             check_classification_targets(y)
             self._learn_classes(y if classes is None else np.asarray(classes))
         elif classes is not None and not np.array_equal(np.unique(classes), self.classes_):
-            raise ValueError(f"classes={classes!r} is not what came before: {self.classes_!r}")
+            raise ValueError(f"classes={classes!r} differs from the first call: {self.classes_!r}")
         rows = self._rows(X, y, sensitive_features, sample_weight, first=first)
         with self._seeded(again=not first):
             trainer: Trainer = self._trainer(rows, None) if first else self._state
@@ -210,9 +211,9 @@ class ConstrainedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     def violations(
         self, X: Any, y: Any, *, sensitive_features: Any = None, sample_weight: Any = None
     ) -> dict[str, float]:
-        """The largest violation of each constraint by the decisions on any rows; at most 0 where it is met.
+        """The largest violation of each constraint by the decisions on any rows; at most 0 if it is met.
 
-        A constraint that these rows say nothing of, as a gap between groups of which only one is there, is left out.
+        A constraint that these rows cannot measure (a gap between two groups, if only one is present) is left out.
         """
         return violations(
             self.constraints or {},

@@ -1,10 +1,10 @@
 """Constraints by name with a bound, as constraints on rates of decisions.
 
 {"equalized_odds": 0.02}           no two groups differ by more than 0.02, in true or in false positive rate
-{"false_positive_rate": 0.05}      a rate of everybody, on its natural side: errors at most, successes at least
+{"false_positive_rate": 0.05}      a rate of all rows: an upper bound for errors, a lower bound for successes
 {"recall_by_group": 0.7}           the same of every group
-{"positive_rate": (0.1, 0.3)}      from both sides; None leaves one open
-{"recall": {"setosa": 0.9}}        of several classes, the classes that are named; a plain number bounds all
+{"positive_rate": (0.1, 0.3)}      from both sides; None leaves one side open
+{"recall": {"setosa": 0.9}}        with several classes: the classes that are named; a plain number bounds all
 {"any name": nupi.rates constraint}
 """
 
@@ -84,8 +84,8 @@ def _one(name: str, bound: Any, groups: Mapping[str, int] | None, classes: Seque
     if plain not in AT_MOST and plain not in AT_LEAST:
         known = ", ".join([*GAPS, *AT_MOST, *AT_LEAST])
         raise ValueError(
-            f"constraints has {name!r}, which is no constraint; choose from {known}, "
-            f"the rates also with {BY_GROUP!r} after them; or give a constraint of nupi.rates"
+            f"constraints has {name!r}, which is not a known constraint; choose from {known} "
+            f"(rates also with {BY_GROUP!r} at the end), or give a constraint of nupi.rates"
         )
     whose = dict(_groups(name, groups)) if plain != name else None
     rate = (AT_MOST | AT_LEAST)[plain](groups=whose, classes=count)

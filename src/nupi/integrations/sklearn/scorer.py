@@ -32,8 +32,8 @@ def constrained_scorer(
     Args:
         constraints: bounds by name, as for `ConstrainedClassifier`.
         metric: a function of labels and predictions that is never below 0, the larger the better.
-        tolerance: the violation to put up with; rows of a fold are few, so that a little may be chance.
-        pos_label: the class that is positive; the last of two in sorted order unless given.
+        tolerance: the violation that you accept; a fold has few rows, so a small violation may be chance.
+        pos_label: the positive class, if there are two; by default the last in sorted order.
         intersections: whether the groups are the combinations of the sensitive attributes.
 
     Example:
@@ -106,7 +106,7 @@ def violations(
         classes = np.unique(np.concatenate([y_true, y_pred]))
     if len(classes) < 2 and pos_label is None:
         raise ValueError(
-            f"only the class {classes[0]!r} is there; give pos_label to say which class is positive"
+            f"there is only the class {classes[0]!r}; give pos_label to say which class is positive"
         )
     groups = sizes = None
     if sensitive_features is not None:

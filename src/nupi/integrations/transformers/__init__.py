@@ -1,4 +1,4 @@
-"""Constraints for the Trainer of Hugging Face, and for trainers that are made of it, such as TRL's.
+"""Constraints for the Trainer of Hugging Face, and for trainers built on it, such as TRL's.
 
     trainer = ConstrainedTrainer(model, args, train_dataset=data, constraints={"rate": nupi.Inequality()},
                                  violations=lambda model, inputs, outputs: {"rate": ...})

@@ -33,23 +33,24 @@ ViolationsFunction: TypeAlias = Callable[[torch.nn.Module, Mapping[str, Any], An
 
 
 class ConstrainedMixin(_Base):  # type: ignore[misc]
-    """Keeps constraints in any Trainer: `class MyTrainer(ConstrainedMixin, SFTTrainer)`.
+    """Add constraints to any Trainer: `class MyTrainer(ConstrainedMixin, SFTTrainer)`.
 
-    The model descends on the Lagrangian, and the multipliers ascend once an optimizer step, on the violations of all
-    its micro-batches and processes. The loss that is logged, `eval_loss` and all predictions are those of the Trainer
-    without constraints. Beside them it logs the Lagrangian, violations, multipliers and gains, and after
-    an evaluation `eval_nupi_feasible`, `eval_nupi_violation` and `eval_nupi_score`.
+    The model descends on the Lagrangian. The multipliers ascend once per optimizer step, on the violations of all its
+    micro-batches and processes. The logged loss, `eval_loss` and all predictions are those of the Trainer without
+    constraints. It also logs the Lagrangian, violations, multipliers and gains, and after an evaluation
+    `eval_nupi_feasible`, `eval_nupi_violation` and `eval_nupi_score`.
 
     Args:
         args: as for the Trainer; so are all keyword arguments that are not named here.
         constraints: the constraints by name; or a `nupi.Lagrangian`, for a penalty or another `reduce`.
         violations: a function of the model, the batch and the model's outputs that returns the violation of each
-            constraint, as for `Lagrangian.ascend`. The outputs are those of the first forward pass that the loss is
-            made of, with their graph. It is called in evaluations too, without a graph.
-        dual: a dual optimizer; a function that makes one of the multipliers, as `partial(nupi.NuPI, ki=0.1)`; by
+            constraint, as for `Lagrangian.ascend`. The outputs are those of the first forward pass for the loss, with
+            their graph. It is called in evaluations too, without a graph.
+        dual: a dual optimizer, or a function that makes one from the multipliers, as `partial(nupi.NuPI, ki=0.1)`; by
             default `nupi.SelfTuned` with a quarter of the training's steps.
-        tolerance: the violation that still counts as met in evaluations: a number, or one by constraint name.
-        columns: columns of the data set for `violations` alone: they are kept in the batch, and from the model.
+        tolerance: the largest violation that counts as met in evaluations: a number, or one for each constraint name.
+        columns: columns of the data set that only `violations` needs. They stay in the batch; the model does not get
+            them.
 
     Example:
         >>> import tempfile
@@ -224,16 +225,16 @@ class ConstrainedMixin(_Base):  # type: ignore[misc]
     # --- saving and going on ---
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:  # noqa: FBT001
-        """Train, or go on from a checkpoint, with its multipliers and the state of its dual optimizer."""
+        """Train, or continue from a checkpoint with its multipliers and the state of its dual optimizer."""
         folder = resume_from_checkpoint
         if folder is True:
             folder = get_last_checkpoint(self.args.output_dir)
         self._checkpoint = Path(folder) / FILE if folder else None
         if self._checkpoint is not None and not self._checkpoint.is_file():
             raise FileNotFoundError(
-                f"{self._checkpoint} is missing, so the multipliers cannot go on from {folder}; was it written with "
-                "save_only_model=True, or without constraints? Resume from a whole checkpoint, or load the model's "
-                "weights and train anew"
+                f"{self._checkpoint} is missing, so the multipliers cannot continue from {folder}; was it written with "
+                "save_only_model=True, or without constraints? Resume from a complete checkpoint, or load the model's "
+                "weights in a new run"
             )
         return super().train(resume_from_checkpoint, *args, **kwargs)
 

@@ -8,7 +8,7 @@ from nupi.integrations.transformers.mixin import ConstrainedMixin
 
 
 class ConstrainedTrainer(ConstrainedMixin, Trainer):  # type: ignore[misc]
-    """A `transformers.Trainer` that keeps constraints; see `ConstrainedMixin` for its arguments.
+    """A `transformers.Trainer` with constraints; see `ConstrainedMixin` for its arguments.
 
     Example:
         >>> import tempfile
