@@ -106,20 +106,21 @@ def test_a_network_on_batches_under_adam_does_not_run_away(rate):
     primal = torch.optim.Adam(model.parameters(), lr=1e-2)
     lagrangian = nupi.Lagrangian({"rate": nupi.Inequality()})
     dual = nupi.SelfTuned(lagrangian.parameters(), steps=75, primal=primal)
+    left = []  # on all rows
     for _ in range(300):
         some = torch.randint(512, (32,))
         logits = model(rows[some]).squeeze(1)
         loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, labels[some])
         violations = {"rate": rate - logits.sigmoid().mean()}
+        left.append(rate - model(rows).detach().sigmoid().mean().item())
         lagrangian.ascend(dual, violations)
         lagrangian(loss, violations).backward()
         primal.step()
         primal.zero_grad()
-    with torch.no_grad():
-        left = rate - model(rows).sigmoid().mean().item()
     multiplier = lagrangian.multipliers["rate"].item()
     if rate < 1:
-        assert left < 0.03
+        assert abs(sum(left[-75:]) / 75) < 0.01
+        assert max(left[-75:]) < 0.08  # batches of 32 shake the model: 0.02 in the root mean square
         assert multiplier < 10
     else:
         # It grows at a constant rate, not exponentially: without the limits it is 1e9 and more by now.

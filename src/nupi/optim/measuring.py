@@ -2,9 +2,11 @@
 
 The first measurements are at dual steps 1, 2, 4, 8, ...: the response changes most at the start, and Adam's second
 moments with it. Then they are an interval apart, which is an eighth of `steps` at first. A measurement that finds what
-the last one has found doubles the interval, up to half of `steps`; any other brings it back to an eighth. Where the
-learning rate of the model's optimizer has doubled, or fallen to half, the response is measured at once: gains would be
-too large by as much as the learning rate has grown.
+the last one has found doubles the interval, up to half of `steps`; any other brings it back to an eighth. Once
+`steps` are past, the interval is at least a quarter of the steps so far: the response changes ever more slowly, and a
+long run pays for few measurements. Where the learning rate of the model's optimizer has doubled, or fallen to half, the
+response is measured at once: gains would be too large by as much as the learning rate has grown. The steps so far are
+then counted anew.
 
 A batch may show nothing of a constraint whose response is not known yet. The next batch that shows it is measured at
 once. A constraint without a gradient is given up after a few such measurements.
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
 
 MEASUREMENTS = 8  # in `steps`, once the first few are past
 FEWEST = 2  # in `steps`, while the response stays what it was
+LATER = (
+    0.25  # of the steps since the learning rate leapt: the shortest interval once these are more than `steps`
+)
 LEAP = 0.5  # the smaller of two learning rates over the larger: from here on, nothing that was measured holds
 STEADY = 0.9  # the smaller of two responses over the larger: above it, they are taken for the same
 TRIES = 16
@@ -28,6 +33,7 @@ DEFAULTS = {
     "measured_at": 0,  # the dual step of the last measurement
     "interval": 0,  # dual steps to the next one; 0 before the first
     "rate": 0.0,  # the sum of the optimizer's learning rates at the last one
+    "leapt": 0,  # the dual step at which the learning rate was first seen, or seen to have leapt
     "held": 0,  # multipliers that had been moved by then
     "unknown": 0,  # how many of their constraints had no response after it
     "tries": TRIES,  # measurements that may still be made for them alone
@@ -39,8 +45,13 @@ def is_due(group: dict[str, Any], rate: float) -> bool:
     taken, last = group["taken"], group["measured_at"]
     if taken <= last:
         return False
-    if taken >= 2 * last or taken - last >= group["interval"]:
-        return True
+    so_far = last - group["leapt"]
+    later = LATER * so_far if so_far > group["steps"] else 0.0
+    return taken >= 2 * last or taken - last >= max(group["interval"], later) or has_leapt(group, rate)
+
+
+def has_leapt(group: dict[str, Any], rate: float) -> bool:
+    """Whether the learning rate has doubled, or fallen to half, since the last measurement."""
     before = group["rate"]
     return bool(min(before, rate) <= LEAP * max(before, rate) and before != rate)
 
@@ -71,6 +82,8 @@ def write_down(
         often, seldom = (max(1, int(group["steps"] / number)) for number in (MEASUREMENTS, FEWEST))
         longer = min(max(2 * group["interval"], often), seldom)
         group["interval"] = longer if closest >= STEADY else often
+        if has_leapt(group, rate):
+            group["leapt"] = taken
         group["measured_at"], group["rate"] = taken, rate
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import torch
 
@@ -15,12 +15,14 @@ from nupi.plant.shards import Shards, is_sharded
 from nupi.rule import rows_like
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from nupi.lagrangian import Lagrangian
+    from nupi.lagrangian import Lagrangian, Violations
     from nupi.optim.base import DualOptimizer
     from nupi.plant.optimizers import Scaling
     from nupi.violations import Target, Violation
+
+    Evaluate: TypeAlias = Callable[[], tuple[torch.Tensor, Violations]]
 
 ROWS = ("measured", "response", "balance", "slope", "speed", "curvature")
 MOST_SAMPLED = 32  # rows of a group that is sampled: one response serves all of it
@@ -47,8 +49,11 @@ def observe(
     lagrangian: Lagrangian,
     loss: torch.Tensor,
     paired: Sequence[tuple[Target, Violation]],
+    evaluate: Evaluate | None = None,
 ) -> float | None:
     """Measure the plant and write it into the state of `dual`; None if it could not be measured yet.
+
+    The loss and the violations are those of the batch, or of `evaluate` if it is given.
 
     Returns how near it is to the plant that was known before: the smallest ratio, in [0, 1].
 
@@ -67,6 +72,9 @@ def observe(
     )
     failure: Exception | None = None
     try:
+        if evaluate is not None:
+            loss, violations = evaluated(evaluate)
+            paired = lagrangian._paired(violations)
         places = dict(zip(map(id, held), notes[:, :-1].split([m.numel() for m in held], dim=1), strict=True))
         _note(dual, found, lagrangian, loss, [p for p in paired if id(p[0].multiplier) in places], places)
     except Exception as error:  # noqa: BLE001 - other ranks are waiting
@@ -80,6 +88,22 @@ def observe(
     parts = notes[:, :-1].split([m.numel() for m in held], dim=1)
     near = [take_in(dual.state[m], note, group).min() for m, note in zip(held, parts, strict=True)]
     return float(torch.stack(near).min())
+
+
+def evaluated(evaluate: Evaluate) -> tuple[torch.Tensor, Violations]:
+    """What the user's function gives, or an error that says what it should give."""
+    given = evaluate()
+    if not (isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], torch.Tensor)):
+        raise TypeError(
+            f"evaluate must return (loss, violations), as lagrangian(loss, violations) takes them, but "
+            f"{type(given).__name__} came"
+        )
+    if not given[0].requires_grad:
+        raise ValueError(
+            "the loss that evaluate returned has no gradient, so no response can be measured; compute it without "
+            "torch.no_grad() and without detach()"
+        )
+    return given
 
 
 def shows_unknown(
@@ -225,7 +249,8 @@ def _measured(
         bent = torch.zeros((), dtype=errors.dtype, device=errors.device)
         sharded = is_sharded(found[0].parameter)  # which have no second derivatives
         if (group["per_step"] > 1 or any(samples)) and not sharded:
-            bent = _curvature(found, loss + torch.dot(theta, errors), errors, signs)
+            parameters = [one.parameter for one in found]
+            bent = _curvature(parameters, plant.metric, loss + torch.dot(theta, errors), errors, signs)
     except RuntimeError as error:
         if "donated" not in str(error):
             raise
@@ -247,11 +272,15 @@ def _sample(dual: DualOptimizer, one: Shown) -> Sample | None:
 
 
 def _curvature(
-    found: list[Scaling], lagrangian: torch.Tensor, errors: torch.Tensor, signs: torch.Generator
+    parameters: list[torch.Tensor],
+    metric: list[torch.Tensor],
+    lagrangian: torch.Tensor,
+    errors: torch.Tensor,
+    signs: torch.Generator,
 ) -> torch.Tensor:
     """The curvature, or none where a part of the model has no second derivative, as torch's fused attention."""
     try:
-        return curvature(found, lagrangian, errors, signs)
+        return curvature(parameters, metric, lagrangian, errors, signs)
     except RuntimeError as error:
         if not any(said in str(error) for said in ("is not implemented", "once_differentiable")):
             raise

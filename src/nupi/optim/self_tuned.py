@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from nupi.constraints import Bounds
     from nupi.lagrangian import Lagrangian
+    from nupi.optim.observation import Evaluate
     from nupi.violations import Target, Violation
 
 Found: TypeAlias = "dict[str, torch.Tensor | int]"
@@ -57,6 +58,9 @@ class SelfTuned(DualOptimizer):
         params: multipliers, or param groups with `steps` of their own.
         steps: dual steps within which the constraints should be met.
         primal: the optimizer of the model, or several: SGD, Adam and its kin, RMSprop or Adagrad.
+        evaluate: returns `(loss, violations)`, with their graph, on the data that move the multipliers. It is called
+            at each measurement. Give it if `ascend` gets violations of other data than the batch, as of all rows once
+            an epoch: a batch with few rows of a constraint overstates its response. Only with `primal`.
         scale: the size of the loss; only without `primal`.
         maximize: multipliers ascend. False turns the controller into a minimizer.
         lr: scales both gains; it is there for `torch.optim.lr_scheduler`.
@@ -90,6 +94,7 @@ class SelfTuned(DualOptimizer):
         steps: float,
         *,
         primal: torch.optim.Optimizer | Iterable[torch.optim.Optimizer] | None = None,
+        evaluate: Evaluate | None = None,
         scale: float = 1.0,
         maximize: bool = True,
         lr: float = 1.0,
@@ -112,7 +117,12 @@ class SelfTuned(DualOptimizer):
         }
         super().__init__(params, defaults)
         if primal is not None:
-            self.watch(primal)
+            self.watch(primal, evaluate)
+        elif evaluate is not None:
+            raise TypeError(
+                "evaluate came without primal, and only what is measured needs it; give primal, the optimizer of the "
+                "model, too"
+            )
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """A copy has no primal: it goes on with the response it knows. Give it one with `watch`."""
@@ -123,12 +133,21 @@ class SelfTuned(DualOptimizer):
 
     def _forget_primal(self) -> None:
         self._primal: tuple[torch.optim.Optimizer, ...] = ()
+        self._evaluate: Evaluate | None = None
         self._names: dict[int, str] = {}
         self._warned = False
 
-    def watch(self, primal: torch.optim.Optimizer | Iterable[torch.optim.Optimizer]) -> None:
-        """Measure the response through these optimizers of the model from now on."""
-        self._primal = check_optimizers(primal)
+    def watch(
+        self,
+        primal: torch.optim.Optimizer | Iterable[torch.optim.Optimizer],
+        evaluate: Evaluate | None = None,
+    ) -> None:
+        """Measure the response through these optimizers of the model from now on, and on what `evaluate` returns."""
+        if evaluate is not None and not callable(evaluate):
+            raise TypeError(
+                f"evaluate must be a function that returns (loss, violations), but a {type(evaluate).__name__} came"
+            )
+        self._primal, self._evaluate = check_optimizers(primal), evaluate
         for group in self.param_groups:
             group["measured"] = True
 
@@ -169,7 +188,7 @@ class SelfTuned(DualOptimizer):
         )
         if not due:
             return
-        closest = observe(self, self._primal, lagrangian, loss, paired)
+        closest = observe(self, self._primal, lagrangian, loss, paired, self._evaluate)
         if closest is not None:
             measuring.write_down(self.param_groups, closest, rate, moved, count_unknown(self))
             self._retune(lagrangian)

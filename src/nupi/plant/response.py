@@ -38,7 +38,7 @@ UNLIMITED = 1e9  # the speed of an adaptive optimizer where nothing is violated
 
 
 class Plant(NamedTuple):
-    """What one batch says about the plant, one number a constraint (but for the speed)."""
+    """What one batch says about the plant, one number a constraint (but for the speed and the metric)."""
 
     response: torch.Tensor
     """b: how far the violation moves a primal step, per unit of multiplier."""
@@ -48,6 +48,8 @@ class Plant(NamedTuple):
     """The largest share of the violation that one primal step can remove; 0 for SGD, which has no such bound."""
     slope: torch.Tensor
     """The length of the constraint's gradient."""
+    metric: list[torch.Tensor]
+    """P, for every parameter."""
 
 
 class Sample(NamedTuple):
@@ -130,7 +132,7 @@ def measure(
         response = diagonal * (MARGIN * largest).clamp(min=1.0)
     share = torch.zeros(()) if top is None else (top / wanted.norm().clamp(min=TINY)).clamp(max=UNLIMITED)
     balance = (pull / diagonal.clamp(min=TINY)).sqrt() * (diagonal > 0)
-    return Plant(response, balance, share.to(response), slope)
+    return Plant(response, balance, share.to(response), slope, p)
 
 
 def _presence(
@@ -212,16 +214,13 @@ def preconditioner(
 
 
 def curvature(
-    scalings: Sequence[Scaling], lagrangian: torch.Tensor, violations: torch.Tensor, signs: torch.Generator
+    parameters: list[torch.Tensor],
+    p: list[torch.Tensor],
+    lagrangian: torch.Tensor,
+    violations: torch.Tensor,
+    signs: torch.Generator,
 ) -> torch.Tensor:
     """H: the curvature of the Lagrangian along P J^T, by one Hessian-vector product with random signs."""
-    parameters = [one.parameter for one in scalings]
-    p = [
-        torch.full_like(one.parameter, one.rate)
-        if one.second_moment is None
-        else one.rate / one.second_moment.sqrt().clamp(min=1e-8)
-        for one in scalings
-    ]
     slope = torch.autograd.grad(
         lagrangian, parameters, create_graph=True, retain_graph=True, materialize_grads=True
     )

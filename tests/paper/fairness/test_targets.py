@@ -223,7 +223,7 @@ def test_the_targets_from_end_to_end(tmp_path):
     assert numbers["train_accuracy"].between(0.1, 1).all()
     # What several targets need was trained once: gradient ascent, and nuPI at nu = 0 and 0.99.
     trained = list((tmp_path / "runs").glob("train-*.pt"))
-    assert len(trained) == 7 + 2 + 4 + 4
+    assert len(trained) == 7 + 2 + 4 + 5
     shipped = json.loads((tmp_path / "fairness" / "summary.json").read_text())["tables"][2]
     assert [row[0].split(" (")[0] for row in shipped["rows"]][-2] == "fairlearn EG, logistic"
 

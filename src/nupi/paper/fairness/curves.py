@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from nupi.paper.runner import TargetRun
 
+TUNED = ("horizon", "on_all_rows")  # what only SelfTuned takes
 FINAL_SHARE = 0.05  # "final" is the mean over the last 5% of the epochs: a single one is too noisy to quote
 
 
@@ -22,7 +23,8 @@ FINAL_SHARE = 0.05  # "final" is the mean over the last 5% of the epochs: a sing
 class Player:
     """The dual player of a run; ki = None trains without constraints, kp = 0 is gradient ascent.
 
-    With a `horizon` it is `SelfTuned`, which is to meet the constraints within so many epochs.
+    With a `horizon` it is `SelfTuned`, which is to meet the constraints within so many epochs. It measures on batches,
+    or `on_all_rows`.
     """
 
     ki: float | None = 0.03
@@ -31,11 +33,12 @@ class Player:
     measure: Measure = "soft"
     divided: bool = False
     horizon: float | None = None
+    on_all_rows: bool = False
 
     def settings(self) -> dict[str, Any]:
-        """As the keyword arguments of a job; without a horizon where there is none, as jobs were named before it."""
+        """As the keyword arguments of a job; without what only `SelfTuned` has, as jobs were named before it."""
         given = asdict(self)
-        return given if self.horizon is not None else {k: v for k, v in given.items() if k != "horizon"}
+        return given if self.horizon is not None else {k: v for k, v in given.items() if k not in TUNED}
 
 
 @dataclass(frozen=True)

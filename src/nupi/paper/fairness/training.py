@@ -45,6 +45,7 @@ def train(
     measure: Measure = "soft",
     divided: bool = False,
     horizon: float | None = None,
+    on_all_rows: bool = False,
 ) -> dict[str, Any]:
     """Train from scratch and give back the curves and the final predictions.
 
@@ -58,6 +59,8 @@ def train(
             a positive logit ("hard", what a user of the classifier sees). The primal player sees the former.
         divided: whether xi is divided by 1 - nu^t before it is used, as in the authors' released code.
         horizon: the dual steps of `SelfTuned`, which then takes the place of the gains.
+        on_all_rows: whether `SelfTuned` measures the response on all training rows, as the multipliers are moved; if
+            not, on a batch.
 
     Returns:
         With one row an epoch, the first before any training: accuracy, loss, gaps and hard_gaps on the
@@ -75,8 +78,13 @@ def train(
     parity = StatisticalParity(len(data.groups))
     lagrangian = nupi.Lagrangian({"parity": nupi.Equality(parity.size)})
     dual: torch.optim.Optimizer | None = None
+
+    def everything() -> tuple[torch.Tensor, dict[str, Any]]:
+        return step_on(model, parity, data.train.features, data.train.labels, data.train.groups)
+
     if horizon is not None:
-        dual = nupi.SelfTuned(lagrangian.parameters(), horizon, primal=primal)
+        measured_on = everything if on_all_rows else None
+        dual = nupi.SelfTuned(lagrangian.parameters(), horizon, primal=primal, evaluate=measured_on)
     elif ki is not None:
         dual = dual_optimizer(lagrangian.parameters(), ki, kp, nu, divided=divided)
 
@@ -95,10 +103,9 @@ def train(
         if epoch == epochs:
             break
         for features, labels, groups in shuffled(data.train, rng):
-            logits = model(features).squeeze(1)
-            loss = binary_cross_entropy_with_logits(logits, labels)
+            loss, violations = step_on(model, parity, features, labels, groups)
             if dual is not None:
-                loss = lagrangian(loss, {"parity": parity(logits, None, groups)})
+                loss = lagrangian(loss, violations)
             primal.zero_grad()
             loss.backward()
             primal.step()
@@ -109,6 +116,19 @@ def train(
         "test_positive": all_logits(model, data.test) > 0,
         "seconds": time.process_time() - started,
     }
+
+
+def step_on(
+    model: nn.Module,
+    parity: StatisticalParity,
+    features: torch.Tensor,
+    labels: torch.Tensor,
+    groups: torch.Tensor,
+) -> tuple[torch.Tensor, dict[str, Any]]:
+    """The loss and the violations on some rows, with their graph."""
+    logits = model(features).squeeze(1)
+    loss = binary_cross_entropy_with_logits(logits, labels)
+    return loss, {"parity": parity(logits, None, groups)}
 
 
 def dual_optimizer(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -18,15 +18,22 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 OURS = "SelfTuned"
+ON_BATCHES = "SelfTuned, measured on batches"
 GRID = (0.03, 0.1, 0.3, 1.0, 3.0)
 SIZES: dict[Scale, tuple[int, int]] = {"smoke": (4, 1), "laptop": (40, 5), "paper": (700, 5)}  # epochs, seeds
 ALLOWED = 0.01  # of accuracy: what a lower violation may cost
 
 
 def players(epochs: int) -> dict[str, Player]:
-    """SelfTuned with a quarter of the epochs; gradient ascent over a grid; the paper's controller."""
+    """SelfTuned with a quarter of the epochs; gradient ascent over a grid; the paper's controller.
+
+    The multipliers move once an epoch, on all rows, so that is what SelfTuned measures the response on. A batch has few
+    rows of the smaller groups; what SelfTuned makes of that is shown, too.
+    """
+    quarter = max(1.0, epochs / 4)
     return {
-        OURS: Player(ki=None, horizon=max(1.0, epochs / 4)),
+        OURS: Player(ki=None, horizon=quarter, on_all_rows=True),
+        ON_BATCHES: Player(ki=None, horizon=quarter),
         **{f"gradient ascent {ki:g}": Player(ki=ki) for ki in GRID},
         "nuPI 0.03, 5, 0.99": Player(kp=5.0, nu=0.99),
         "nuPI 0.03, 5, 0.9": Player(kp=5.0, nu=0.9),
@@ -82,7 +89,7 @@ def claims(curves: Mapping[str, Curves]) -> list[Claim]:
     """Below every fixed setting in mean violation, at no more than a point of accuracy less than the best of them."""
     violation = {name: mean_violation(each).mean().item() for name, each in curves.items()}
     accuracy = {name: each.final(each.accuracy).mean().item() for name, each in curves.items()}
-    fixed = [name for name in curves if name != OURS]
+    fixed = [name for name in curves if not name.startswith(OURS)]
     lowest = min(fixed, key=violation.__getitem__)
     return [
         Claim(
@@ -106,10 +113,15 @@ def _draw(curves: Mapping[str, Curves]) -> Figure:
     shades = iter(style.shades("ga", len(GRID)))
     for name, each in curves.items():
         ascent = name.startswith("gradient ascent")
-        colour = next(shades) if ascent else style.colour("self-tuned" if name == OURS else "nupi")
+        colour = next(shades) if ascent else style.colour("self-tuned" if name.startswith(OURS) else "nupi")
         width = 1.6 if name == OURS else 0.8
-        left.plot(100 * each.violation.mean(0), color=colour, linewidth=width, label=name)
-        right.plot(100 * each.accuracy.mean(0), color=colour, linewidth=width)
+        line: dict[str, Any] = {
+            "color": colour,
+            "linewidth": width,
+            "linestyle": ":" if name == ON_BATCHES else "-",
+        }
+        left.plot(100 * each.violation.mean(0), **line, label=name)
+        right.plot(100 * each.accuracy.mean(0), **line)
     left.set_ylabel("Maximum violation (%)")
     left.set_yscale("log")
     right.set_ylabel("Training accuracy (%)")
