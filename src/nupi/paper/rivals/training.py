@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-VERSION = "7"
+VERSION = "8"
 """Change it when `train` computes something else: results that were kept under another one are not used."""
 
 TEMPERATURE = 0.5

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-VERSION = "2"
+VERSION = "3"
 """Change it when `train` or `warm_up` computes something else: results kept under another one are not used."""
 
 SECONDS_BETWEEN_SAVES = 60.0
