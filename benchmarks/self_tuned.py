@@ -1,6 +1,6 @@
 """What gains that find themselves cost: an ascend of 70 constraints, a whole training step, and one of the small CNN.
 
-Between measurements `SelfTuned` finds new gains every 120 steps here; the mean over 120 steps is compared with NuPI's.
+Between measurements `SelfTuned` finds new gains every 180 steps here; the mean over 180 steps is compared with NuPI's.
 A measurement is timed by itself, in units of a training step, and spread over a training of four times `steps`. How
 many there are depends on how steady the response is, so that they are counted in such a training.
 """
@@ -116,7 +116,7 @@ def measurements() -> int:
 
 def whole_steps_of_70() -> Row:
     kinds = {"NuPI": step_of_70(tuned=False), "between": step_of_70(tuned=True)}
-    times = best_times(kinds, rounds=10, calls=15 * 8, clock=process_time)
+    times = best_times(kinds, rounds=10, calls=15 * 12, clock=process_time)
     ratio = times["between"] / times["NuPI"]
     return at_most(
         "training step with 70 constraints, between measurements / NuPI", ratio, 1.3, listed(times)
@@ -126,7 +126,7 @@ def whole_steps_of_70() -> Row:
 def run() -> list[Row]:
     torch.set_num_threads(1)
     kinds = {kind: ascend(kind) for kind in ("NuPI", "measured", "identified")}
-    times = best_times(kinds, rounds=10, calls=15 * 8, clock=process_time)  # whole cycles of its phases
+    times = best_times(kinds, rounds=10, calls=15 * 12, clock=process_time)  # whole cycles of its phases
     rows = [
         at_most(
             "ascend of 70, between measurements / NuPI", times["measured"] / times["NuPI"], 1.3, listed(times)

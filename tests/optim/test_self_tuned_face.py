@@ -155,7 +155,7 @@ def test_the_two_violations_before_a_retuning_are_noted():
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
     dual = nupi.SelfTuned([param], steps=64 * 10, primal=optimizer)  # a stride of ten steps
     seen = []
-    for step in range(64 + 160):
+    for step in range(64 + 240):
         error = math.sin(step)
         param.grad = torch.tensor([error])
         before = dual.state[param]["last"].item() if step else 0.0
@@ -167,7 +167,7 @@ def test_the_two_violations_before_a_retuning_are_noted():
             if seen[-2:-1] == ["noting"]:
                 assert state["change"].item() == pytest.approx(error - before, abs=1e-6)
     pause = [*["resting"] * 7, *["noting"] * 2]
-    assert seen == [*[*pause, "watching"] * 7, *pause, "retuning"] * 2
+    assert seen == [*[*pause, "watching"] * 11, *pause, "retuning"] * 2
 
 
 @pytest.mark.parametrize("lr", [0.5, 2.0])

@@ -277,3 +277,16 @@ def test_rows_are_looked_at_apart_if_a_batch_shows_some_of_them(rows, apart):
         assert torch.equal(shown.errors[where], x.square())
     (slope,) = torch.autograd.grad(shown.errors.sum(), x)
     assert torch.equal(slope, 2 * x)
+
+
+@pytest.mark.parametrize("bounds", [None, Bounds(0.0, None)])
+def test_before_steps_are_past_the_gains_are_the_same_without_asking_what_is_overdue(bounds):
+    numbers, _, _ = drawn(7, guess=False)
+    numbers["age"] = np.minimum(numbers["age"], 300.0)
+    found = []
+    for early in (False, True):
+        state = {name: torch.tensor(value) for name, value in numbers.items()}
+        self_tuning.retune_(state, 300.0, 4.0, 48.0, 2.0, bounds, early=early)
+        found.append(state)
+    for name, value in found[0].items():
+        assert torch.equal(value, found[1][name]), name

@@ -4,7 +4,7 @@ Finding gains costs as much as several steps, so that it is done now and then. A
 
 | phase      | what it does besides nuPI's step                                          | in `steps`      |
 | ---------- | ------------------------------------------------------------------------- | --------------- |
-| `retuning` | watches, and finds new gains                                              | 8               |
+| `retuning` | watches, and finds new gains                                              | 5               |
 | `watching` | takes the violation in                                                    | 64, with these  |
 | `noting`   | notes the violation: the noise is told from three violations in a row     | two before each |
 | `resting`  | nothing                                                                   | all others      |
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 WATCHINGS = 64  # in `steps`, once so many steps are past
-WATCHINGS_PER_RETUNING = 8
+WATCHINGS_PER_RETUNING = 12
 PHASES = RESTING, NOTING, WATCHING, RETUNING = "resting", "noting", "watching", "retuning"
 
 _AT_REST = frozenset((*self_tuning.PLANT, *self_tuning.GAINS, *self_tuning.JUDGED))

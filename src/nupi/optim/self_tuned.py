@@ -338,7 +338,9 @@ class SelfTuned(DualOptimizer):
         if phase == RETUNING:
             period = _period(options)
             past = period if period > 1.0 else between_retunings(options)
-            self_tuning.retune_(state, steps, stride, past, options["per_step"], bounds, period)
+            # A sweep counts no steps: there `taken` stays 0.
+            early = not isinstance(steps, torch.Tensor) and 0 < options["taken"] <= steps
+            self_tuning.retune_(state, steps, stride, past, options["per_step"], bounds, period, early=early)
 
     def _batches(self, group: dict[str, Any]) -> bool:  # noqa: ARG002
         """Every parameter has gains of its own, so that none moves alike with another."""
@@ -375,7 +377,8 @@ class SelfTuned(DualOptimizer):
                     if self.state.get(param) and id(param) in bounds:
                         kept = self.state[param]
                         steps, stride, per_step = group["steps"], group["stride"], group["per_step"]
-                        self_tuning.retune_(kept, steps, stride, 0, per_step, bounds[id(param)])
+                        early = group["taken"] <= steps
+                        self_tuning.retune_(kept, steps, stride, 0, per_step, bounds[id(param)], early=early)
 
     def _check_speed(self, group: dict[str, Any]) -> None:
         """Say once if the primal optimizer cannot move the violations in the steps that were asked for.

@@ -140,6 +140,8 @@ def retune_(
     per_step: float,
     bounds: Bounds | None,
     period: float = 1.0,
+    *,
+    early: bool = False,
 ) -> None:
     """Write the gains that place the poles, given what is known; 0 where nothing is known of the plant yet.
 
@@ -152,6 +154,8 @@ def retune_(
             the multiplier acts through b N (1 - alpha) / (h N).
         bounds: of the multipliers; without any, an error of either sign is a violation.
         period: dual steps from one step of these multipliers to the next; more than 1 where a batch shows some rows.
+        early: whether no multiplier has taken more than `steps` steps. Then nothing can be overdue or stuck, and what
+            tells that is left out.
     """
     noise = sigma(state)
     left = certain_violation(state, noise, steps, stride, bounds)
@@ -164,9 +168,12 @@ def retune_(
     leap = torch.where(
         scale > number(FAINT, scale), scale * number(room * LEAP, scale), number(math.inf, scale)
     )
-    overdue = state["age"] - number(steps, scale)
-    _hurry_(state, steps, past, overdue, left, reach - size)
-    _mark_stuck_(state, overdue, left, size - scale)
+    if early:
+        state["stuck"].zero_()
+    else:
+        overdue = state["age"] - number(steps, scale)
+        _hurry_(state, steps, past, overdue, left, reach - size)
+        _mark_stuck_(state, overdue, left, size - scale)
 
     lasting = per_step * period
     relaxed = times(state["curvature"], lasting).clamp(min=1e-6)
