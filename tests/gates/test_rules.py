@@ -188,9 +188,12 @@ REFUSED = {
     "squeezed": (lambda m, x: m.pool(m.a(x)).squeeze(), "must name dimensions"),
     "some": (lambda m, x: pooled(m.a(x)[:, 1:]), "must take all channels"),
     "reduced": (lambda m, x: m.a(x).sum(1).flatten(1), "other than the channels'"),
-    "count": (misused_count, r"meets truediv\(\), which may read the number of channels"),
+    "count": (misused_count, r"goes into truediv\(\), which may read the number of channels"),
     "height": (count_for_another_dimension, "for another dimension"),
-    "something else": (count_for_something_else, r"meets view\(\), called in a way that is not covered"),
+    "something else": (
+        count_for_something_else,
+        r"goes into view\(\), called in a way that harvest does not support",
+    ),
     "chosen": (lambda m, x: pooled(m.a(x)[[0, 0]]), "may have numbers, slices and None"),
     "named": (lambda m, x: pooled(torch.add(m.a(x), other=m.a2(x).softmax(1))), "called in a way"),
     "chunks": (
