@@ -101,7 +101,7 @@ class Groups:
         return belongs
 
     def _columns(self, numbers: Numbers | None, rows: int) -> Sequence[torch.Tensor]:
-        """The number of each row's group, one column an attribute, or one for all of them where they are crossed."""
+        """The group number of each row: one column per attribute, or a single column if they are crossed."""
         columns = [
             _checked(name, count, self._of(name, numbers), rows).long() for name, count in self.attributes
         ]
