@@ -1,8 +1,8 @@
 """A classifier that treats women and men alike: from the data to a fair model, in one file.
 
-On the Adult census data a classifier says "earns more than 50K" of men far more often than of women. Here the
-same network is trained twice, as usual and with the constraint that the two rates are within 2 points, and both are
-judged on rows they have not seen. The constraint takes five lines; they are marked.
+On the Adult census data, a classifier says "earns more than 50K" far more often for men than for women. Here the same
+network is trained twice: as usual, and with the constraint that the two rates differ by at most 2 percentage points.
+Both are tested on new rows. The constraint takes five lines, which are numbered.
 
     python examples/fair_classifier.py
 """
@@ -24,14 +24,14 @@ PARITY = POSITIVE.gap() <= 0.02  # 1. the constraint: |rate of women - rate of m
 
 
 def women_and_men(rows: adult.Split, names: tuple[str, ...]) -> adult.Split:
-    """The same rows with two groups, 0 for women and 1 for men, in place of sex times race."""
+    """The same rows with two groups, 0 for women and 1 for men, instead of the combinations of sex and race."""
     is_male = torch.tensor([name.startswith("Male") for name in names])
     return adult.Split(rows.features, rows.labels, is_male[rows.groups].long())
 
 
 @torch.no_grad()
 def evaluate(model: nn.Module, rows: adult.Split) -> tuple[float, float, nupi.Averaged]:
-    """Accuracy, the gap between women and men, and the violation of the constraint; all of decisions, on all rows."""
+    """Accuracy, the gap between women and men, and the violation of the constraint, by the decisions on all rows."""
     batch = [(model(rows.features).squeeze(1), rows.labels, rows.groups)]
     gap = (POSITIVE[0] - POSITIVE[1]).measure(batch).item()
     return rates.accuracy().measure(batch).item(), gap, PARITY.measure(batch)
@@ -73,7 +73,7 @@ def train(rows: adult.Split, *, fair: bool, epochs: int, seed: int) -> nn.Module
 
 
 def main() -> None:
-    """Train both, and judge both on the test rows."""
+    """Train both, and test both on the test rows."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

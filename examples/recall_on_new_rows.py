@@ -1,7 +1,7 @@
-"""Few false alarms, and a recall of at least 90% that holds on rows nobody has seen yet.
+"""Few false alarms, and a recall of at least 90% that also holds on new rows.
 
-One row in ten is positive. The model trains on one data set; the multiplier looks at another, at the lower 95%
-confidence limit of the recall of decisions. So the promise is about new rows, and a third set shows whether it holds.
+One row in ten is positive. The model trains on one data set. The multiplier uses another: the lower 95% confidence
+limit of the recall of decisions. So the bound is about new rows, and a third set tests it.
 
     python examples/recall_on_new_rows.py
 """
