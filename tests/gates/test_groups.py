@@ -133,7 +133,7 @@ def test_what_an_rms_norm_counts_stays_although_its_weight_is_zero():
     ("norm", "words"),
     [
         (nn.LayerNorm(10), "closed ones too, and subtracts it; put the gates into it"),
-        (nn.RMSNorm(10, elementwise_affine=False), "no weight to make up for closed ones"),
+        (nn.RMSNorm(10, elementwise_affine=False), "no weight to correct for it"),
         (nn.GroupNorm(5, 10), "in a group of 'norm', which stays or goes as a whole"),
     ],
     ids=lambda each: type(each).__name__,

@@ -184,7 +184,7 @@ REFUSED = {
         lambda m, x: pooled(functional.pad(m.a(x), (0, 0, 0, 0, 1, 0))),
         "behind the channels",
     ),
-    "slopes": (lambda m, x: pooled(m.slopes(m.a(x))), "slopes are one a channel"),
+    "slopes": (lambda m, x: pooled(m.slopes(m.a(x))), "one slope per channel"),
     "squeezed": (lambda m, x: m.pool(m.a(x)).squeeze(), "must name dimensions"),
     "some": (lambda m, x: pooled(m.a(x)[:, 1:]), "must take all channels"),
     "reduced": (lambda m, x: m.a(x).sum(1).flatten(1), "other than the channels'"),
@@ -194,7 +194,7 @@ REFUSED = {
         count_for_something_else,
         r"goes into view\(\), called in a way that harvest does not support",
     ),
-    "chosen": (lambda m, x: pooled(m.a(x)[[0, 0]]), "may have numbers, slices and None"),
+    "chosen": (lambda m, x: pooled(m.a(x)[[0, 0]]), "may have only numbers, slices and None"),
     "named": (lambda m, x: pooled(torch.add(m.a(x), other=m.a2(x).softmax(1))), "called in a way"),
     "chunks": (
         lambda m, x: pooled(torch.cat(torch.chunk(m.a(x), 4, 1)[::-1], 1)),

@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 
     from nupi.solve.program import Setting
 
-LOSSES = 3  # how often a chunk is sent again after the worker that had it was lost
-_TURN = Lock()  # if the workers are threads of one process, they take turns: a chunk uses all cores, and only one can trace
+LOSSES = 3  # how often a chunk is sent again after its worker was lost
+_TURN = (
+    Lock()
+)  # workers that are threads of one process take turns: a chunk uses all cores, and only one can trace
 _POLL = 0.1  # seconds between two checks of jobs that have no way to wait for them
 
 
