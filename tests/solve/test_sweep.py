@@ -235,7 +235,7 @@ def test_the_bar_waits_a_second_and_ends_its_line(capsys, monkeypatch):
         (
             {"dual": partial(torch.optim.RMSprop, maximize=True), "grid": {"lr": [0.1]}},
             TypeError,
-            "knows the dual optimizers of nupi, and SGD, Adam, but not RMSprop",
+            "supports the dual optimizers of nupi, and SGD, Adam, but not RMSprop",
         ),
         (
             {"dual": partial(torch.optim.Adam, maximize=True, amsgrad=True), "grid": {"lr": [0.1]}},
