@@ -153,9 +153,8 @@ def peak_resident(function: Callable[[], object]) -> int | None:
     reset, status = Path("/proc/self/clear_refs"), Path("/proc/self/status")
     if not reset.exists():
         return None
-    with suppress(
-        AttributeError
-    ):  # return freed memory to the system, otherwise the call would reuse it unseen
+    # Return freed memory to the system, otherwise the call would reuse it unseen.
+    with suppress(AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
     reset.write_text("5")  # resets the peak
     before = _kilobytes(status, "VmRSS")

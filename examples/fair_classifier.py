@@ -56,9 +56,7 @@ def train(rows: adult.Split, *, fair: bool, epochs: int, seed: int) -> nn.Module
         for batch in torch.randperm(len(rows)).split(512):
             logits = model(rows.features[batch]).squeeze(1)
             loss = binary_cross_entropy_with_logits(logits, rows.labels[batch])
-            if (
-                fair
-            ):  # 5. the Lagrangian takes the place of the loss; on a batch the gap is soft, with a gradient
+            if fair:  # 5. the Lagrangian replaces the loss; on a batch the gap is soft, with a gradient
                 violations = {"parity": PARITY.soft(logits, rows.labels[batch], rows.groups[batch])}
                 loss = lagrangian(loss, violations)
             loss.backward()

@@ -7,10 +7,11 @@ Why a sum of losses and not their mean? The Lagrangian of the whole problem is
 
     sum_i loss_i + sum_i multiplier_i * violation_i,          over all rows.
 
-`lagrangian(losses.sum(), Indexed(...))` is the part of it in a batch. Divide this by the number of rows of the batch:
-the gradient then has the scale of a mean loss, and the multipliers are still those of the sum. With `losses.mean()`
-instead of the sum, the violation of one row would weigh as much as the mean of all losses. The multipliers would be
-smaller by the number of rows of a batch, and so differ between batch sizes.
+`lagrangian(losses.sum(), Indexed(...))` is the part of it in a batch: an unbiased estimate of the whole, times the
+batch's share of all rows. Divide it by the number of rows of the batch. The gradient then has the scale of a mean loss,
+and the multipliers are still those of the sum. With `losses.mean()` instead of the sum, the violation of one row would
+weigh as much as the mean of all losses. The multipliers would be smaller by the number of rows of a batch, and so
+differ between batch sizes.
 
     python examples/per_sample_constraints.py
 """

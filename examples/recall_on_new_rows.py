@@ -16,10 +16,9 @@ import nupi
 from nupi import rates
 
 FEATURES = 10
-RECALL = (rates.recall() >= 0.9).surrogate(
-    "hinge"
-)  # unlike a sigmoid it keeps its gradient on the rows far off
-ON_NEW_ROWS = RECALL.confident(0.95)  # the same, with a binomial margin for the rows it is measured on
+# Unlike a sigmoid, a hinge keeps its gradient on rows with logits far from 0.
+RECALL = (rates.recall() >= 0.9).surrogate("hinge")
+ON_NEW_ROWS = RECALL.confident(0.95)  # the same, with a binomial margin for the number of rows
 
 
 def draw(count: int, rng: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:

@@ -61,9 +61,7 @@ def train(
     gates_optimizer = torch.optim.Adam(gates.gate_parameters(model), lr=0.05, betas=(0.9, 0.95))
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(weights, epochs)
 
-    lagrangian = nupi.Lagrangian(
-        {"parameters": nupi.Equality()}
-    )  # an equality, so that the budget is used up
+    lagrangian = nupi.Lagrangian({"parameters": nupi.Equality()})  # an equality uses the whole budget
     dual = nupi.NuPI(lagrangian.parameters(), ki=0.03, kp=3.0)
     model.train()
     for epoch in range(epochs):

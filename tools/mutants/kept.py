@@ -68,6 +68,5 @@ class Kept:
         if not self._verdicts.exists():
             return {}
         lines = self._verdicts.read_text(encoding="utf-8").splitlines()
-        return dict(
-            json.loads(line) for line in lines if line.endswith("]")
-        )  # the last line may have been cut off
+        # The last line may have been cut off.
+        return dict(json.loads(line) for line in lines if line.endswith("]"))

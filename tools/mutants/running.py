@@ -51,9 +51,8 @@ class Baseline:
     """The result of the tests without a fault."""
 
     seconds: dict[str, float] = field(default_factory=dict)  # by test
-    lines: dict[str, dict[int, set[str]]] = field(
-        default_factory=dict
-    )  # by file and line, the tests that run it
+    # By file and line, the tests that run it.
+    lines: dict[str, dict[int, set[str]]] = field(default_factory=dict)
 
     def tests_for(self, fault: Fault) -> list[str]:
         """The tests that run the faulty lines, fastest first; all if they run only when the file is imported."""

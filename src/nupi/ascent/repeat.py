@@ -174,11 +174,11 @@ class Repeat:
         for place in self._places:
             given = violations.get(place.name)
             error = place.error(ours, multipliers, constraints, given)
-            if (
-                error is None or error.requires_grad
-            ):  # it has a graph if the constraint has parameters of its own
+            # An error has a graph if the constraint has parameters of its own.
+            if error is None or error.requires_grad:
                 return None
-            # Copy an error that shares memory with what the step writes to. A result of the model never does.
+            # An error that shares memory with what the step writes to would change while it is read. `take_step` copies
+            # it. A result of the model never shares this memory.
             if given.is_leaf and error.untyped_storage().data_ptr() in self._storages:  # type: ignore[union-attr]
                 return None
             errors.append(error)
@@ -219,10 +219,8 @@ class Repeat:
             still = dual.begin_step(some_rows=False)
             written, spare = self._undoing.get(still) or self._prepare_undoing(still)
             torch._foreach_copy_(spare, written)
-            kept, copies = (
-                written,
-                spare,
-            )  # only now, so that an interrupt before this cannot restore old copies
+            # Only now, so that an interrupt before this cannot restore old copies.
+            kept, copies = written, spare
             for theta, state, which, group, bounds in self._moving:
                 e = [errors[i] for i in which] if isinstance(theta, list) else errors[which[0]]
                 dual.move(theta, state, e, dual.scaled_gains(group), group, bounds, first=False)

@@ -32,13 +32,11 @@ class Snapshot:
         self._dual, self._moves = dual, moves
         ours = dual if isinstance(dual, DualOptimizer) else None
         writes = ours is None or ours.writes_groups
-        self._some: list[
-            tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-        ] = []  # a tensor, some rows of it, and their copies
-        self._whole: list[torch.Tensor] = []  # tensors that are copied whole,
-        self._masks: list[
-            torch.Tensor | None
-        ] = []  # and for each a mask of the rows that may move (None: all)
+        # Of tensors that are copied in part: the tensor, some rows of it, and their copies.
+        self._some: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
+        # Tensors that are copied whole, and for each a mask of the rows that may move (None: all).
+        self._whole: list[torch.Tensor] = []
+        self._masks: list[torch.Tensor | None] = []
         self._states: list[dict[str, Any] | None] = []
         untouched: frozenset[str] = frozenset()
         if ours is not None and writes:

@@ -25,9 +25,7 @@ class Brought:
     changed: bool = False  # whether anyone but ascend wrote to its multipliers or its dual
     confirm: bool = False  # whether its step could fail although those of others succeed
     dual: int = 0  # a fingerprint of its dual's class and options
-    kinds: dict[str, type[Violation]] = field(
-        default_factory=dict
-    )  # the kinds of its violations, by constraint
+    kinds: dict[str, type[Violation]] = field(default_factory=dict)  # of its violations, by constraint
     movable: set[str] = field(default_factory=set)  # the constraints whose multipliers its dual holds
     rows: dict[str, int] = field(default_factory=dict)  # how many rows it has of large groups
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 TEMPERATURE = 2 / 3
 STRETCH = (-0.1, 1.1)
 INITIAL_SPREAD = 0.01
-JUST = 0.01  # distance in log_alpha from the point where a gate switches, for a gate that is opened or closed by hand
+JUST = 0.01  # distance in log_alpha from the point where a gate switches, after `open_` or `close_`
 
 
 def quantile(

@@ -1,4 +1,4 @@
-"""A record on disk: appended to while a run goes on, readable at any moment, of bounded size.
+"""A record on disk, of bounded size: a run appends to it, and it can be read at any time.
 
 The file is a line with the format's name, then frames: four letters, the length in bytes, a checksum, the content.
 

@@ -41,10 +41,8 @@ if TYPE_CHECKING:
     from nupi.monitor.gains import Change
 
 _SECONDS = 1.0  # while a run goes on, the file on disk is never older than this
-_FIRST_CHECK, _NEXT_CHECK = (
-    200,
-    1.5,
-)  # recorded steps before the first check for severe findings, and the factor from one check to the next
+# Recorded steps before the first check for severe findings, and the factor from one check to the next.
+_FIRST_CHECK, _NEXT_CHECK = 200, 1.5
 
 
 class Monitor:
@@ -313,7 +311,7 @@ class Monitor:
         except OSError as error:
             self._close_writer()
             path, self._path = self._path, None
-            _warn(f"nupi.Monitor cannot write to {path} any more ({error}); the record goes on in memory")
+            _warn(f"nupi.Monitor cannot write to {path} any more ({error}); it still records in memory")
 
     def _hand_over(self, rows: list[list[float]]) -> None:
         assert self._log is not None

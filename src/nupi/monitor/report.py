@@ -64,7 +64,7 @@ def verdict(record: Record, findings: Sequence[Finding]) -> dict[str, str]:
         kinds = ", ".join(dict.fromkeys(f.kind for f in findings if f.severity == "moderate"))
         return {"level": "moderate", "text": f"Could be better after {steps}: {kinds}."}
     if counts["note"]:
-        return {"level": "well", "text": f"Well after {steps}; some constraints play no part."}
+        return {"level": "well", "text": f"Well after {steps}; some constraints are inactive."}
     return {"level": "well", "text": f"Well after {steps}: nothing was found that should be changed."}
 
 

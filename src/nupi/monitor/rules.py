@@ -40,9 +40,8 @@ class Case:
     nu: float
     lr: float = 1.0  # multiplies ki and kp
     self_tuned: bool = False
-    plain: str = (
-        ""  # the name of an optimizer that has a step size and no ki, such as SGD: its ki here is its lr
-    )
+    # The name of an optimizer that has a step size and no ki, such as SGD: its ki here is its lr.
+    plain: str = ""
 
     @property
     def step_size(self) -> str:

@@ -29,16 +29,12 @@ class Swing(NamedTuple):
         return math.exp(-2.0 * math.pi * self.damping / math.sqrt(max(1e-6, 1.0 - self.damping**2)))
 
 
-_LOBE, _PEAK = (
-    -0.35,
-    0.4,
-)  # the autocorrelation must fall to the first after half a period, and rise to the second after a whole one
+# The autocorrelation must fall to the first after half a period, and rise to the second after a whole one.
+_LOBE, _PEAK = -0.35, 0.4
 _CYCLES = 3.0
 _CHANCE = 4.0  # standard errors of a correlation
-_TINY, _CROSSINGS = (
-    0.01,
-    5,
-)  # the size of a crossing of zero, as a share of the first violations, and the number of crossings needed
+# The size of a crossing of zero, as a share of the first violations, and the number of crossings needed.
+_TINY, _CROSSINGS = 0.01, 5
 _REGULAR, _VERY_REGULAR = 0.65, 0.85  # the share of distances between crossings that agree
 _SHORT = 8  # steps; noise too crosses zero as often as this
 _SMALL = 0.02  # a swing smaller than this share of the first violations does not count

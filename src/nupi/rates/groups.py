@@ -31,7 +31,7 @@ class Groups:
     """The groups that rates are taken over: attributes with how many values each has.
 
     Args:
-        attributes: name and number of groups of each attribute; the name "" stands for a lone one without a name.
+        attributes: name and number of groups of each attribute; the name "" is for a single one without a name.
         crossed: whether the groups are the combinations of the attributes, not those of each.
 
     Example:

@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from nupi.solve.program import Setting
 
 LOSSES = 3  # how often a chunk is sent again after its worker was lost
-_TURN = (
-    Lock()
-)  # workers that are threads of one process take turns: a chunk uses all cores, and only one can trace
+# Workers that are threads of one process take turns: a chunk uses all cores, and only one can trace.
+_TURN = Lock()
 _POLL = 0.1  # seconds between two checks of jobs that have no way to wait for them
 
 

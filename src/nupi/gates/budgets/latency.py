@@ -37,7 +37,7 @@ SECONDS = 0.003  # duration of the measurement of one entry in one round
 
 
 def points(count: int, size: int = 1) -> list[int]:
-    """The widths at which a layer of `count` channels is measured, in rising order. Those above `count` are not used.
+    """The widths at which a layer of `count` channels is measured, in rising order. Above `count` is its own time.
 
     >>> points(64)
     [1, 16, 17, 32, 33, 48, 49, 64]
@@ -157,9 +157,8 @@ def _once(
     network: Network, plain: nn.Module, call: Call, shapes: dict[str, tuple[torch.Size, torch.Size]]
 ) -> tuple[torch.Tensor, float]:
     nothing = torch.zeros(POINTS, POINTS, dtype=torch.float64)
-    known: dict[
-        object, torch.Tensor
-    ] = {}  # layers of the same form take the same time, so only one is measured
+    # Layers of the same form take the same time, so only one of them is measured.
+    known: dict[object, torch.Tensor] = {}
     tables = []
     for part in network.parts:
         layer = plain.get_submodule(part.name)

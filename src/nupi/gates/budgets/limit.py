@@ -68,9 +68,8 @@ class Budget:
 
     def __call__(self) -> torch.Tensor:
         """The violation: the share at test time minus the limit, with the gradient of the expected share."""
-        if (
-            self._unchecked is not None
-        ):  # checked once, at the first step of training: the model must still use its gates
+        # Checked once, at the first step of training: the model must still use its gates.
+        if self._unchecked is not None:
             gated_layers(self._unchecked)
             self._unchecked = None
         expected = self.expected()

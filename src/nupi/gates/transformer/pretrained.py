@@ -75,7 +75,7 @@ def from_pretrained(model_class: type[Any], path: Any, **options: Any) -> Any:
 
 
 def _concrete(model_class: type[Any], path: Any) -> type[Any]:
-    """The class itself, or the one that an auto class of `transformers` stands for."""
+    """The class itself; for an auto class of `transformers`, the class that it would load."""
     if issubclass(model_class, torch.nn.Module):
         return model_class
     if not hasattr(model_class, "from_config"):

@@ -206,7 +206,7 @@ def measurable(
 ) -> tuple[rates.Constraint | None, list[str]]:
     """The part of a constraint that can be measured on these rows, and the names of the rest.
 
-    For example, a group without positive rows has no recall. To find out, each class in turn is the decision for all
+    For example, a group without positive rows has no recall. To find out, each class is once the decision for all
     rows: a rate without a value in all of these cases cannot be measured.
     """
     scores = (

@@ -28,7 +28,7 @@ ZERO_TO_ZERO: set[Any] = {
     *("relu", "relu_", "tanh", "abs", "square", "neg", "contiguous", "clone", "detach"),
     *("to", "float", "double", "half", "bfloat16", "type_as"),
 }
-# f(0) is something else: the channel goes on, but it is no longer zero.
+# f(0) is not 0: the channel is followed, but it is no longer zero.
 LIGHTS_UP: set[Any] = {
     *(nn.Sigmoid, nn.Hardsigmoid, nn.Softplus, nn.LogSigmoid),
     *(torch.sigmoid, functional.sigmoid, functional.hardsigmoid, functional.softplus, torch.exp),
