@@ -255,11 +255,11 @@ class ConstrainedMixin:
     `super().configure_callbacks()`.
 
     Args:
-        args: for the LightningModule; so are all keyword arguments that are not named here.
+        args: passed to the LightningModule, and so are all keyword arguments that are not named here.
         constraints: the constraints by name; or a `nupi.Lagrangian`, for a penalty or another `reduce`.
-        dual: as for the callback; and so are `tolerance` and `prog_bar`.
-        tolerance: see the callback.
-        prog_bar: see the callback.
+        dual: as for `ConstrainedCallback`.
+        tolerance: as for `ConstrainedCallback`.
+        prog_bar: as for `ConstrainedCallback`.
 
     Example:
         >>> from functools import partial

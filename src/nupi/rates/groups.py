@@ -155,7 +155,7 @@ def crossed(**attributes: int) -> Groups:
 
 
 def may_look(rows: torch.Tensor) -> bool:
-    """Whether to look at values: on a device that would stall it, and in a compiled step break its graph."""
+    """Whether to check values. Not on a device, which would have to be waited for, nor in a compiled graph."""
     return rows.device.type == "cpu" and rows.numel() > 0 and not torch.compiler.is_compiling()
 
 
@@ -172,7 +172,7 @@ def _checked(name: str, count: int, given: object, rows: int) -> torch.Tensor:
     what = f"groups[{name!r}]" if name else "groups"
     numbers = as_tensor(what, given)
     if numbers.shape != (rows,):
-        raise ValueError(f"{what} has shape {tuple(numbers.shape)}, not one number a row, ({rows},)")
+        raise ValueError(f"{what} has shape {tuple(numbers.shape)}, not one number per row, ({rows},)")
     if numbers.dtype not in (torch.int64, torch.int32):
         raise ValueError(f"{what} has dtype {numbers.dtype}; group numbers are int64: use .long()")
     if may_look(numbers):

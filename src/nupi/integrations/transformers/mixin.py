@@ -41,7 +41,7 @@ class ConstrainedMixin(_Base):  # type: ignore[misc]
     `eval_nupi_feasible`, `eval_nupi_violation` and `eval_nupi_score`.
 
     Args:
-        args: as for the Trainer; so are all keyword arguments that are not named here.
+        args: passed to the Trainer, and so are all keyword arguments that are not named here.
         constraints: the constraints by name; or a `nupi.Lagrangian`, for a penalty or another `reduce`.
         violations: a function of the model, the batch and the model's outputs that returns the violation of each
             constraint, as for `Lagrangian.ascend`. The outputs are those of the first forward pass for the loss, with
