@@ -1,1 +1,1 @@
-"""Speed beside Cooper and hand-written loops. Everything compared is timed in turns within one run."""
+"""Benchmarks against Cooper and hand-written loops. All that is compared is timed in turns within one run."""

@@ -1,7 +1,7 @@
 """`python -m benchmarks [--save | --repeat] [NAME…]`: run the benchmarks and print their ratios.
 
-With `--save` the rows go to results/benchmarks/results.csv, and from there into docs/benchmarks.md. With `--repeat`
-they are added to repeats.csv beside it, and the page says how far the repeats are apart.
+`--save` writes the rows to results/benchmarks/results.csv, and from there into docs/benchmarks.md. `--repeat` adds them
+to repeats.csv beside it, and the page then shows the spread of the repeats.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main() -> None:
     )
     threads = torch.get_num_threads()
     for name in names:
-        torch.set_num_threads(threads)  # a benchmark before it may have taken another number
+        torch.set_num_threads(threads)  # an earlier benchmark may have set another number
         module = importlib.import_module(f"benchmarks.{name}")
         table = Table(title=(module.__doc__ or name).splitlines()[0], title_justify="left")
         for column in ("what", "ratio", "wanted", "", "best times"):
@@ -61,7 +61,7 @@ def main() -> None:
             mark = "" if row.met is None else "[green]met[/]" if row.met else "[red]missed[/]"
             table.add_row(row.what, f"{row.ratio:.2f}", row.bound, mark, row.note)
         console.print(table)
-        if arguments.save:  # at once, so that a later benchmark that fails costs nothing
+        if arguments.save:  # at once, so that nothing is lost if a later benchmark fails
             page.save(page.entries(name, rows), NAMES)
         elif arguments.repeat:
             page.repeat(page.entries(name, rows))

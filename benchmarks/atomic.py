@@ -1,4 +1,4 @@
-"""What it costs that `ascend` can undo a step: the training step of `step.py` with and without its copies."""
+"""The cost of the copies by which `ascend` can undo a step: the training step of `step.py` with and without them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class Nothing:
-    """Keeps nothing, and could undo nothing."""
+    """Copies nothing, so it cannot undo anything."""
 
     def __init__(self, *_: object, **__: object) -> None:
-        """Take what `Snapshot` takes."""
+        """Take the arguments of `Snapshot`."""
 
 
 def without_copies() -> Callable[[], None]:
@@ -40,7 +40,7 @@ def without_copies() -> Callable[[], None]:
 
 
 def run() -> list[Row]:
-    """The share of a step with 70 constraints that goes into copies."""
+    """The share of the time of a step with 70 constraints that copies take."""
     torch.set_num_threads(1)
     times = best_times({"atomic": with_nupi(), "no copies": without_copies()}, rounds=300, calls=6)
     return [at_most("atomic / no copies", times["atomic"] / times["no copies"], 1.05, listed(times))]

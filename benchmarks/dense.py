@@ -1,6 +1,6 @@
 """The dual step alone, for 10^7 dense multipliers, projection included.
 
-It is held against copies that move as many bytes as a fused kernel must: read theta, xi and e, write theta and xi.
+It is compared with copies of as many bytes as a fused kernel must move: read theta, xi and e, write theta and xi.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def run() -> list[Row]:
     target = [torch.empty(COUNT), torch.empty(COUNT), torch.empty(half)]
 
     def copy() -> None:
-        # Two and a half copies read 2.5 and write 2.5 arrays: the five that a fused kernel moves.
+        # Two and a half copies read 2.5 and write 2.5 arrays: as many as the five of a fused kernel.
         for to, come in zip(target, source, strict=True):
             to.copy_(come)
 

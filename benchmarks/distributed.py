@@ -1,6 +1,6 @@
 """`ascend` of two ranks over gloo, beside one bare all-reduce of the same size.
 
-The rest is what a step does without ranks, and the packing: it does not grow with the number of ranks.
+The difference is the packing and the step itself, which do not depend on the number of ranks.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def measured(count: int, sizes: Sequence[int]) -> dict[int, dict[str, float]]:
             rank.start()
         for rank in ranks:
             rank.join()
-    if any(rank.exitcode for rank in ranks):  # else one would wait for ever for what was never sent
+    if any(rank.exitcode for rank in ranks):  # otherwise one would wait forever for the others
         raise RuntimeError(f"the ranks ended with {[rank.exitcode for rank in ranks]}")
     times: dict[int, dict[str, float]] = ours.recv()
     return times

@@ -1,7 +1,7 @@
-"""What gates cost a training step, and what a harvest gives back: the CIFAR ResNet-18 at a quarter of its width.
+"""The cost of gates in a training step, and the speedup by a harvest: CIFAR ResNet-18 at a quarter of its width.
 
-A step of the dense network, the same with gates on the paper's eight layers, and with a Lagrangian on their density
-as well; then one pass of the trained-to-be network as it was and with seven of ten gated channels taken out.
+Timed are: a step of the dense network; the same with gates on the paper's eight layers; the same with a Lagrangian on
+their density too. Then a forward pass of the full network, and one after seven of ten gated channels are removed.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def run() -> list[Row]:
         "gated": step(sparse_resnet18(WIDTH), x, y),
         "with the density constrained": constrained_step(sparse_resnet18(WIDTH), x, y),
     }
-    # Steps are long enough to be interrupted: the time this process computes counts, on its one thread.
+    # Steps are long enough to be interrupted, so the CPU time of this process is measured, on one thread.
     times = best_times(steps, rounds=20, calls=1, clock=process_time)
     dense, gated, constrained = times.values()
     model = sparse_resnet18(WIDTH)

@@ -1,8 +1,8 @@
-"""What `budget.fit()` costs in accuracy, by the order in which gates are closed or opened.
+"""The accuracy that `budget.fit()` costs, by the order in which gates are closed or opened.
 
 The networks of `gates_pruning` train under a budget on their FLOPs and stop at a share of their steps; some end on the
-budget, some far above it. Then the same network is fitted in several orders, harvested and tested before anything
-trains on: as it is, and after its batch norms have taken their statistics again from some batches.
+budget, some far above it. Then the same network is fitted in several orders, harvested and tested without further
+training: as it is, and after its batch norms have recomputed their statistics on some batches.
 
     python -m benchmarks.gates_fit          # writes results/pruning/fit.csv
 """
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
     from benchmarks.gates_tasks import Task
 
-BATCHES = 50  # that batch norms see
+BATCHES = 50  # batches for the statistics of batch norms
 
-# A task, the share of its steps after which training stops, and the share of the FLOPs that is asked for.
+# A task, the share of its steps after which training stops, and the limit on the FLOPs.
 CASES = (("text", 0.6, 0.25), ("text", 0.3, 0.25), ("cifar", 0.6, 0.25), ("cifar", 0.35, 0.25))
 ORDERS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "distance": lambda distance, _: distance,
@@ -41,7 +41,7 @@ ORDERS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 
 
 def sizes(budget: gates.Budget) -> torch.Tensor:
-    """By how much the share of the FLOPs changes with each gate."""
+    """The change of the share of the FLOPs by each gate."""
     is_open = torch.cat([gate.is_open() for gate in budget._gates]).float().requires_grad_()
     (slopes,) = torch.autograd.grad(budget._share(is_open), is_open)
     return slopes.clamp(min=1e-9)
@@ -49,7 +49,7 @@ def sizes(budget: gates.Budget) -> torch.Tensor:
 
 @torch.no_grad()
 def fit(budget: gates.Budget, scores: torch.Tensor) -> int:
-    """As `budget.fit()`, with another order of the gates; how many were moved."""
+    """As `budget.fit()`, with another order of the gates; returns how many were switched."""
     order = scores.argsort(descending=True, stable=True)
     before = torch.cat([gate.is_open() for gate in budget._gates])
     stays = budget._mask(
@@ -64,7 +64,7 @@ def fit(budget: gates.Budget, scores: torch.Tensor) -> int:
 
 
 def tested(task: Task, model: nn.Module) -> tuple[float, float]:
-    """The accuracy of what is harvested from a gated model: as it is, and once its batch norms have seen data."""
+    """The accuracy of the harvested network: as it is, and after its batch norms have seen data."""
     small = gates.harvest(model, task.example, repeats=1).model
     as_it_is, generator = task.accuracy(small), torch.Generator().manual_seed(0)
     if any(isinstance(each, nn.BatchNorm2d) for each in small.modules()):
@@ -73,7 +73,7 @@ def tested(task: Task, model: nn.Module) -> tuple[float, float]:
 
 
 def rows(name: str, stop: float, asked: float, seed: int) -> Iterator[dict[str, Any]]:
-    """One training, and all orders of a fit after it."""
+    """One training, followed by fits in all orders."""
     task = TASKS[name]()
     torch.manual_seed(seed)
     training, budget = gated(task, asked)
@@ -103,7 +103,7 @@ def read() -> list[dict[str, str]]:
 
 
 def table(found: list[dict[str, str]]) -> list[str]:
-    """A line for each case and order, as docs/gates.md has it: means over the seeds."""
+    """The table of docs/gates.md, a line for each case and order: means over the seeds."""
     lines = []
     for name, stop, asked in CASES:
         case = [

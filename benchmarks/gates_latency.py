@@ -1,7 +1,7 @@
-"""How well a budget on latency predicts the time of the harvested network.
+"""Compare the time that a budget on latency predicts with the time of the harvested network.
 
-For each network and limit: gates at random, `budget.fit()`, a harvest; then the whole network and the harvested one are
-timed in turn. Predicted is `budget.realised()`, measured the ratio of the two times.
+For each network and limit: set gates at random, `budget.fit()`, harvest. Then the whole network and the harvested one
+are timed in turn. The prediction is `budget.realised()`; the measurement is the ratio of the two times.
 
     python -m benchmarks.gates_latency            # results/pruning/latency.csv, and the table of docs/gates.md
 """
@@ -62,7 +62,7 @@ NETWORKS: dict[str, Callable[[], tuple[nn.Module, torch.Tensor]]] = {
 
 @torch.no_grad()
 def in_turn(models: list[nn.Module], example: torch.Tensor) -> list[float]:
-    """Seconds of a pass of each: the median over passes that are taken in turn."""
+    """The seconds of a forward pass of each network: the median over passes in turn."""
     seconds: list[list[float]] = [[] for _ in models]
     for count in range(PAIRS + 3):
         for model, times in zip(models, seconds, strict=True):
@@ -105,7 +105,7 @@ def rows(network: str, seed: int) -> list[dict[str, Any]]:
 
 
 def table(found: list[dict[str, str]]) -> list[str]:
-    """The lines of the guide: means over seeds, and the range of what was measured."""
+    """The table of the guide: means over seeds, and the range of the measurements."""
     lines = [HEAD, "|" + " --- |" * (HEAD.count("|") - 1)]
     for network, limit in dict.fromkeys((row["network"], row["limit"]) for row in found):
         runs = [row for row in found if (row["network"], row["limit"]) == (network, limit)]

@@ -1,14 +1,14 @@
-"""What gates under a budget are worth, beside magnitude pruning and L1: same FLOPs, same training time.
+"""Compare gates under a budget with magnitude pruning and L1, at the same FLOPs and the same training time.
 
-Every method trains for `FIRST` of its time, is made small, and trains on as a plain small network for the rest, on one
-cosine schedule of the learning rate. The time is that of so many steps of the dense network. A step with gates costs
-more and a step of a small network less, so every method takes as many steps as fit; what a step costs is measured when
-the run needs it, beside the dense step. The surgery is not part of the time, and has a column of its own.
+Every method trains for the share `FIRST` of its time. Then its network is made small, and trains as a plain network for
+the rest, on one cosine schedule of the learning rate. The time is measured in steps of the dense network. A step with
+gates takes longer, a step of a small network less long, so every method takes as many steps as fit. The cost of a step
+is measured during the run, in turn with the dense step. The surgery is not part of the time; it has its own column.
 
-The gates choose while they train, under a budget on the FLOPs. Magnitude pruning trains densely, then takes out the
-channels with the smallest weights. L1 trains with a penalty on the scales of the norms (Liu and others, 2017), then
-takes out the channels with the smallest scales. Torch-pruning does the surgery for these two where it can. All three
-may prune the same layers.
+Gates choose channels during training, under a budget on the FLOPs. Magnitude pruning trains the dense network, then
+removes the channels with the smallest weights. L1 trains with a penalty on the scales of the norms (Liu and others,
+2017), then removes the channels with the smallest scales. Torch-pruning does the surgery for these two if it can. All
+three may prune the same layers.
 
     python -m benchmarks.gates_pruning cifar            # a run that is in results.csv already is not run again
     python -m benchmarks.gates_pruning text
@@ -41,7 +41,7 @@ SEEDS = (0, 1, 2)
 
 
 def gated(task: Task, share: float) -> tuple[Training, gates.Budget]:
-    """A network with gates under a budget on its FLOPs, and what trains it."""
+    """A network with gates under a budget on its FLOPs, and its optimizers."""
     model = task.build()
     task.attach(model)
     budget = gates.budget(model, task.example, flops=share)
@@ -73,10 +73,10 @@ def finish(small: nn.Module, schedule: Schedule) -> None:
 
 
 def with_gates(schedule: Schedule, share: float) -> tuple[nn.Module, float, float]:
-    """Train gates under a budget on the FLOPs, harvest, train on.
+    """Train gates under a budget on the FLOPs, harvest, and train further.
 
     Returns:
-        The network, the seconds of the surgery, and the share of the FLOPs that training ended at, before the fit.
+        The network, the seconds of the surgery, and the share of the FLOPs at the end of training, before the fit.
     """
     task = schedule.task
     training, budget = gated(task, share)
@@ -92,7 +92,7 @@ def with_gates(schedule: Schedule, share: float) -> tuple[nn.Module, float, floa
 def without(
     schedule: Schedule, method: str, shares: list[float]
 ) -> Iterator[tuple[float, nn.Module, float, Schedule]]:
-    """Train a plain network, then prune it to each share and train on; a share of 1 stays as it is."""
+    """Train a plain network, then prune it to each share and train further; a share of 1 is not pruned."""
     task = schedule.task
     training = penalised(task) if method == "l1" else Training(task, task.build())
     schedule.follow(training, FIRST, cost_of(lambda: penalised(task), task) if method == "l1" else 1.0)
@@ -117,7 +117,7 @@ def flops(model: nn.Module, task: Task) -> int:
 
 
 def milliseconds(model: nn.Module, task: Task) -> float:
-    """Of one pass on the example: the shortest of 30, as time of this process on its one thread."""
+    """The CPU seconds of a forward pass on the example, on one thread: the shortest of 30."""
     times = []
     with torch.no_grad():
         for _ in range(30):
@@ -128,7 +128,7 @@ def milliseconds(model: nn.Module, task: Task) -> float:
 
 
 def rows(task: Task, seed: int, done: set[tuple[str, str]]) -> Iterator[dict[str, Any]]:
-    """All runs of a seed that are not done."""
+    """All runs of a seed that have no result yet."""
 
     def row(
         method: str,

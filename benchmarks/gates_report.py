@@ -96,7 +96,7 @@ def figure(lines: list[dict[str, Any]]) -> None:
 
 
 def markdown(lines: list[dict[str, Any]]) -> list[str]:
-    """The table as docs/gates.md has it."""
+    """The table of docs/gates.md."""
     text = [
         HEAD,
         "|" + " --- |" * (HEAD.count("|") - 1),
@@ -111,7 +111,7 @@ def markdown(lines: list[dict[str, Any]]) -> list[str]:
 
 
 def report() -> None:
-    """Write the summary and the figure, and put the table into the guide in place of the one that is there."""
+    """Write the summary and the figure, and replace the table in the guide."""
     lines = table()
     figure(lines)
     summary = {"target": "pruning", "shares": SHARES, "first": FIRST, "table": lines}

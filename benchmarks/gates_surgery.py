@@ -1,9 +1,9 @@
-"""Can torch-pruning do the surgery of a harvest? Closed channels, units and heads, taken out by its dependency graph.
+"""Test whether torch-pruning can do the surgery of a harvest: remove closed channels, units and heads.
 
     python -m benchmarks.gates_surgery          # writes results/pruning/surgery.csv
 
-Every network has its closed gates made part of the weights. Torch-pruning then takes the same channels out, and the
-outputs are compared with those before, as `nupi.gates.harvest` does. A network has `SECONDS` of time.
+The closed gates are made part of the weights. Then torch-pruning removes the same channels by its dependency graph, and
+the outputs are compared with those before, as in `nupi.gates.harvest`. The time limit per network is `SECONDS`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SECONDS = 45
 
 
 def take_out(model: nn.Module, example: torch.Tensor, layer: str, rows: torch.Tensor) -> None:
-    """Take these outputs of a layer out, with all that torch-pruning finds to depend on them."""
+    """Remove these outputs of a layer, and all that depends on them by torch-pruning's graph."""
     import torch_pruning  # in the extra `bench`
 
     graph = torch_pruning.DependencyGraph().build_dependency(model, example_inputs=example)
@@ -49,7 +49,7 @@ def take_out(model: nn.Module, example: torch.Tensor, layer: str, rows: torch.Te
 def compared(
     expected: list[torch.Tensor], theirs: nn.Module, ours: nn.Module, example: torch.Tensor
 ) -> tuple[float, bool]:
-    """The largest difference of an output, and whether the network is of the size of ours."""
+    """The largest difference of an output, and whether the network has the same size as nupi's."""
     sizes = [sum(each.numel() for each in model.parameters()) for model in (theirs, ours)]
     return difference(expected, outputs(theirs, Call.of(example))), sizes[0] == sizes[1]
 
@@ -91,7 +91,7 @@ def transformer(build: Any, what: str) -> tuple[float, bool]:
         for maker in block.makers:
             rows = ~mask.repeat_interleave(maker.size).repeat(maker.copies)
             made = widths(plain.get_submodule(maker.name))[1]
-            if rows.any() and made == len(rows):  # else it has gone with another maker
+            if rows.any() and made == len(rows):  # otherwise it was removed with another layer
                 take_out(plain, example, maker.name, rows)
         if block.kind == "heads":
             tell(plain.get_submodule(block.core), block, mask)
@@ -113,7 +113,7 @@ def run(network: str, what: str, sender: Any) -> None:
 
 
 def outcome(network: str, what: str) -> dict[str, Any]:
-    """What came of one network, in a process of its own."""
+    """The result for one network, in its own process."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=run, args=(network, what, sender))

@@ -1,4 +1,4 @@
-"""What `gates_pruning` trains: a ResNet-18 on CIFAR-10, and a GPT-2 on made-up text, both small."""
+"""The tasks of `gates_pruning`: a small ResNet-18 on CIFAR-10, and a small GPT-2 on synthetic text."""
 
 # ruff: noqa: D102 - the protocol says what each method is for
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class Task(Protocol):
-    """A model, its data, and which of its channels may go.
+    """A model, its data, and the channels that may be removed.
 
-    `l1` gives the penalty that is added to the loss; `prune` takes channels out by "magnitude" or by "l1" until a
-    number of FLOPs is left. The other methods are what their names say.
+    `l1` returns the penalty for the loss. `prune` removes channels by "magnitude" or by "l1" until a number of FLOPs is
+    left. The names of the other methods describe them.
     """
 
     name: str
@@ -100,7 +100,7 @@ class Cifar:
         return lambda: self.l1_rate * torch.cat([scale.abs().flatten() for scale in scales]).sum()
 
     def prune(self, model: nn.Module, method: str, flops: float) -> nn.Module:
-        """Torch-pruning takes channels of the first convolution of every block, until the FLOPs fit."""
+        """Remove channels of the first convolution of every block with torch-pruning, until the FLOPs fit."""
         import torch_pruning  # in the extra `bench`
 
         free = {module for name, module in model.named_modules() if name.endswith(".conv1")}
@@ -136,8 +136,8 @@ class Cifar:
 class Text:
     """Sentences of a small grammar with agreement and sums, letter by letter, and a GPT-2 of two layers.
 
-    Torch-pruning cannot prune a GPT-2 (its graph has no Conv1D), so magnitude and L1 use the surgery of `nupi.gates`
-    with a choice of their own: heads and units with the smallest weights, relative to those of their block, go first.
+    Torch-pruning cannot prune a GPT-2 (its graph has no Conv1D), so magnitude and L1 use the surgery of `nupi.gates`.
+    They remove the heads and units with the smallest weights first, relative to the others of their block.
     """
 
     name, title = "text", "made-up text, GPT-2"

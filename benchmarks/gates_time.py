@@ -1,4 +1,4 @@
-"""Trainings of `gates_pruning` that have equal time: what a step of each costs, beside a step of the dense network."""
+"""Give the trainings of `gates_pruning` equal time: measure a step of each in units of a step of the dense network."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from benchmarks.gates_tasks import Task
 
-PAIRS = 25  # of steps that a cost is measured on
-WARM = 5  # steps before them
+PAIRS = 25  # pairs of steps for the measurement of a cost
+WARM = 5  # steps before the measurement
 
 
 class Training:
@@ -25,10 +25,10 @@ class Training:
 
     Args:
         task: the data and the optimizer.
-        model: what is trained.
-        objective: what is minimised, from the loss; the loss itself unless given.
-        parameters: of the model that the task's optimizer gets; all unless given.
-        others: further optimizers, whose learning rates stay.
+        model: the model to train.
+        objective: maps the loss to the objective; by default the loss itself.
+        parameters: the parameters for the task's optimizer; by default all of the model.
+        others: further optimizers, whose learning rates do not change.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Training:
         self.rates = [group["lr"] for group in self.optimizer.param_groups]
 
     def step(self, factor: float, batch: Any) -> None:
-        """One step, with this factor of the learning rates."""
+        """Take one step, with this factor on the learning rates."""
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = factor * rate
         loss = self.task.loss(self.model, batch)
@@ -59,9 +59,9 @@ class Schedule:
     """The batches and the learning rates of one training, from its first step to its last.
 
     Attributes:
-        time: how much of the training is over, in steps of the dense network.
-        taken: the steps that were taken.
-        seconds: of a processor that they took.
+        time: the time used so far, in steps of the dense network.
+        taken: the number of steps taken.
+        seconds: their CPU seconds.
     """
 
     def __init__(self, task: Task, seed: int) -> None:
@@ -69,7 +69,7 @@ class Schedule:
         self.generator = torch.Generator().manual_seed(seed)
 
     def follow(self, training: Training, share: float, cost: float) -> None:
-        """Train until this share of the time is over, by steps that cost so much."""
+        """Train until this share of the time is used, by steps of this cost."""
         start = process_time()
         training.model.train()
         while self.time + cost / 2 < share * self.task.steps:
@@ -80,7 +80,7 @@ class Schedule:
         self.seconds += process_time() - start
 
     def again(self) -> Schedule:
-        """A second schedule that stands where this one does."""
+        """A copy of this schedule at its present point."""
         other = Schedule(self.task, 0)
         other.time, other.taken, other.seconds = self.time, self.taken, self.seconds
         other.generator.set_state(self.generator.get_state())
@@ -88,7 +88,7 @@ class Schedule:
 
 
 def cost_of(make: Callable[[], Training], task: Task) -> float:
-    """What a step of a training costs, in steps of the dense network: both are run in turn, and thrown away."""
+    """The cost of a step in steps of the dense network. Copies of both are run in turn, and thrown away."""
     with torch.random.fork_rng():
         generator = torch.Generator().manual_seed(0)
         both = (make(), Training(task, task.build()))

@@ -1,7 +1,7 @@
 """`python -m benchmarks.growth`: how time and memory grow with constraints, groups, ranks and settings.
 
-It writes results/benchmarks/growth.csv and draws docs/figures/growth.png from it. Every curve stands beside a limit: a
-copy of as many bytes, torch's own SGD over as many tensors, one all-reduce, a straight line.
+It writes results/benchmarks/growth.csv and draws docs/figures/growth.png from it. Every curve is compared with a limit:
+a copy of as many bytes, torch's own SGD over as many tensors, one all-reduce, or a straight line.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ TABLE = RESULTS.with_name("growth.csv")
 BATCH = 256
 RANKS, RANK_SIZE = (1, 2, 4), 1_000
 GROUP_SIZE = 10
-STEPS = 20  # of a sweep
+STEPS = 20  # steps of a sweep
 
 
 @dataclass(frozen=True)
 class Point:
-    """One measured value of one curve; `limit` marks the curve that the others are held against."""
+    """One measured value of one curve; `limit` marks the curve with which the others are compared."""
 
     against: str
     quantity: str
@@ -51,7 +51,7 @@ class Point:
 
 
 def constraints(counts: tuple[int, ...]) -> Iterator[Point]:
-    """An ascend of so many constraints, with all violations and with those of a batch."""
+    """An ascend of `count` constraints, with all violations and with those of a batch."""
     torch.set_num_threads(1)
     for count in counts:
         rows = min(BATCH, count)
@@ -77,7 +77,7 @@ def constraints(counts: tuple[int, ...]) -> Iterator[Point]:
 
 
 def groups(counts: tuple[int, ...]) -> Iterator[Point]:
-    """An ascend of so many groups of ten constraints."""
+    """An ascend of many groups of ten constraints."""
     torch.set_num_threads(1)
     for count in counts:
         names = [f"group{i}" for i in range(count)]
@@ -94,7 +94,7 @@ def groups(counts: tuple[int, ...]) -> Iterator[Point]:
 
 
 def ranks(counts: tuple[int, ...]) -> Iterator[Point]:
-    """An ascend of 1,000 constraints whose violations are averaged over so many processes."""
+    """An ascend of 1,000 constraints whose violations are averaged over several processes."""
     for count in counts:
         times = distributed.measured(count, [RANK_SIZE])[RANK_SIZE]
         for curve, seconds in times.items():
@@ -102,7 +102,7 @@ def ranks(counts: tuple[int, ...]) -> Iterator[Point]:
 
 
 def settings(counts: tuple[int, ...]) -> Iterator[Point]:
-    """A sweep of the paper's SVM over so many values of `ki`."""
+    """A sweep of the paper's SVM over many values of `ki`."""
     grid = replace(many(), nu=(0.0,), kp=(1.0,), steps=STEPS)
     points = []
     for count in counts:
@@ -123,7 +123,7 @@ def settings(counts: tuple[int, ...]) -> Iterator[Point]:
 def _ascend(
     kinds: dict[str, Any], violations: dict[str, Any]
 ) -> tuple[Callable[[], None], Callable[[], int]]:
-    """An ascend, and the bytes that are held for the next one."""
+    """The time of an ascend, and the bytes that are kept for the next one."""
     lagrangian = nupi.Lagrangian(kinds)
     dual = nupi.NuPI(lagrangian.parameters(), ki=0.1, kp=1.0)
 
@@ -137,7 +137,7 @@ def _ascend(
 
 
 def peak_allocated(function: Callable[[], object]) -> int:
-    """Bytes of tensors that a call holds at most beyond what was there before it."""
+    """The largest number of bytes of tensors that a call allocates at once."""
     function()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as log:
         function()
@@ -149,13 +149,14 @@ def peak_allocated(function: Callable[[], object]) -> int:
 
 
 def peak_resident(function: Callable[[], object]) -> int | None:
-    """Bytes that a call adds at most to what the process has in memory; None where the system does not say."""
+    """The largest growth of the memory of the process during a call, in bytes; None if the system does not say."""
     reset, status = Path("/proc/self/clear_refs"), Path("/proc/self/status")
     if not reset.exists():
         return None
-    with suppress(AttributeError):  # give back what earlier calls have freed, else this one hides in it
+    # Return freed memory to the system, otherwise the call would reuse it unseen.
+    with suppress(AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
-    reset.write_text("5")  # forgets the peak so far
+    reset.write_text("5")  # resets the peak
     before = _kilobytes(status, "VmRSS")
     function()
     return 1024 * max(0, _kilobytes(status, "VmHWM") - before)

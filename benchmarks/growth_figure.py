@@ -45,7 +45,7 @@ def draw() -> None:
 
 
 def curves(axes: Axes, rows: list[dict[str, str]]) -> None:
-    """Every curve of a panel; values of zero cannot be shown on a logarithmic axis and are left out."""
+    """Draw every curve of a panel, without zeros, which a logarithmic axis cannot show."""
     colours = iter(COLOURS)
     for name in dict.fromkeys(row["curve"] for row in rows):
         points = [row for row in rows if row["curve"] == name and float(row["value"]) > 0]

@@ -1,4 +1,4 @@
-"""What `import nupi` adds to `import torch`, in milliseconds, each time in a new process."""
+"""The milliseconds that `import nupi` adds to `import torch`, each time in a new process."""
 
 from __future__ import annotations
 

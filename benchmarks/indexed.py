@@ -1,4 +1,4 @@
-"""Violations of 512 constraints out of m: the cost must be the batch's, not the group's."""
+"""Violations of 512 constraints out of m: the cost must depend on the batch, not on m."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What a monitor costs: an `ascend` of one group, and a training step of the small CNN.
+"""The cost of a monitor: in an `ascend` of one group, and in a training step of the small CNN.
 
-The time of an ascend with a monitor is compared with one without; the bound of 15 us is on the difference, so the
-ratio shown is that difference over the bound. Microseconds depend on the machine, so the difference is also shown over
-one hand-written training step with 70 constraints, timed in the same turns.
+The difference of an ascend with and without a monitor must be at most 15 us; the ratio shown is this difference divided
+by 15 us. Microseconds depend on the machine, so the difference is also divided by one hand-written training step with
+70 constraints, timed in the same turns.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nupi.monitor.sampler import BLOCK
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-BOUND = 15e-6  # seconds an ascend
+BOUND = 15e-6  # seconds per ascend
 
 
 def ascend(size: int, *, monitored: bool) -> Callable[[], None]:
@@ -56,7 +56,7 @@ def run() -> list[Row]:
     torch.set_num_threads(1)
     rows = []
     for size in (1, 10, 1000):
-        # They hold two blocks of the monitor, so that the work on a block is in the mean.
+        # Two blocks of the monitor, so that the mean includes the processing of a block.
         times = best_times(
             {
                 "without": ascend(size, monitored=False),

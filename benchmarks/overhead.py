@@ -1,7 +1,7 @@
-"""What the constraints cost a training step of a real model, beside the same step with a fixed penalty.
+"""The cost of constraints in a training step of a real model, compared with the same step with a fixed penalty.
 
 Both compute the same two violations: a bound on the mean square of the outputs, and a mean prediction for each of ten
-classes. The fixed penalty weighs them by constants; nupi moves the weights.
+classes. The fixed penalty has constant weights; nupi moves the weights.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def run() -> list[Row]:
     torch.set_num_threads(1)
     rows = []
     for name, make in (("small CNN", cnn), ("transformer block", transformer)):
-        # Steps are long enough to be interrupted: the time this process computes counts, on its one thread.
+        # Steps are long enough to be interrupted, so the CPU time of this process is measured, on one thread.
         times = best_times(steps(*make()), rounds=100, calls=1, clock=process_time)
         rows.append(at_most(f"{name}: nupi / penalty", times["nupi"] / times["penalty"], 1.03, listed(times)))
     return rows

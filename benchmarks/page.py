@@ -1,9 +1,9 @@
 """The rows behind docs/benchmarks.md: kept in results/benchmarks/results.csv, and written into the page as one table.
 
 `python -m benchmarks --save [NAME…]` calls `save`: it replaces the rows of the benchmarks that were run, keeps the
-others, and writes the table again between the two marks of the page. `--repeat` calls `repeat`: its rows are added to
-results/benchmarks/repeats.csv, and the table says how far the ratios of the repeats are apart. Nothing is chosen: the
-first run stays what it was, until `--save` takes its place and that of its repeats.
+others, and rewrites the table between the two marks of the page. `--repeat` calls `repeat`: it adds its rows to
+results/benchmarks/repeats.csv, and the table then shows the range of ratios of the repeats. No result is selected: the
+first run stays in the table until `--save` replaces it and its repeats.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def entries(benchmark: str, rows: Iterable[Row]) -> list[dict[str, str]]:
 
 
 def read(path: Path) -> list[dict[str, str]]:
-    """The rows that were kept; none where nothing was."""
+    """The kept rows; empty if there are none."""
     if not path.exists():
         return []
     with path.open(newline="", encoding="utf-8") as file:
@@ -128,7 +128,7 @@ def _spread(row: Mapping[str, str], repeats: Sequence[Mapping[str, str]]) -> str
 
 
 def written(page: str, rows: Sequence[Mapping[str, str]], repeats: Sequence[Mapping[str, str]] = ()) -> str:
-    """The text of the page with the table that belongs between its marks."""
+    """The text of the page with the new table between its marks."""
     text, count = re.subn(
         f"{re.escape(START)}.*?{re.escape(END)}",
         lambda _: START + table(rows, repeats) + END,

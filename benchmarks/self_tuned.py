@@ -1,8 +1,8 @@
-"""What gains that find themselves cost: an ascend of 70 constraints, a whole training step, and one of the small CNN.
+"""The cost of `SelfTuned`: in an ascend of 70 constraints, in a training step, and in one of the small CNN.
 
-Between measurements `SelfTuned` finds new gains every 180 steps here; the mean over 180 steps is compared with NuPI's.
-A measurement is timed by itself, in units of a training step, and spread over a training of four times `steps`. How
-many there are depends on how steady the response is, so that they are counted in such a training.
+Between measurements `SelfTuned` computes new gains every 180 steps here; the mean over 180 steps is compared with NuPI.
+A measurement is timed by itself, in units of a training step, and averaged over a training of four times `steps`. The
+number of measurements depends on how steady the response is, so they are counted in such a training.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def ascend(kind: str) -> Callable[[], None]:
     dual: torch.optim.Optimizer = nupi.NuPI(lagrangian.parameters(), ki=0.01, kp=0.1, nu=0.9)
     if kind != "NuPI":
         dual = nupi.SelfTuned(lagrangian.parameters(), STEPS, primal=primal if kind == "measured" else None)
-    # Violations that never change would leave averages so close to 0 that arithmetic on them is slow.
+    # With constant violations, averages would become denormal numbers, on which arithmetic is slow.
     draw = torch.Generator().manual_seed(0)
     level = torch.linspace(-1.0, -0.1, 70)
     batches = cycle([{"c": level + 0.1 * torch.randn(70, generator=draw)} for _ in range(97)])
@@ -78,7 +78,7 @@ def training_step(*, measuring: bool | None) -> Callable[[], None]:
         dual = nupi.SelfTuned(lagrangian.parameters(), STEPS, primal=primal)
 
     def step() -> None:
-        if measuring is not None:  # one step is counted before it is seen whether it is time to measure
+        if measuring is not None:  # the step is counted before the check whether to measure
             for group in dual.param_groups:
                 group["measured_at"] = 0 if measuring else group["taken"] + 1
         train(network, x, primal, lagrangian, dual)
@@ -126,7 +126,7 @@ def whole_steps_of_70() -> Row:
 def run() -> list[Row]:
     torch.set_num_threads(1)
     kinds = {kind: ascend(kind) for kind in ("NuPI", "measured", "identified")}
-    times = best_times(kinds, rounds=10, calls=15 * 12, clock=process_time)  # whole cycles of its phases
+    times = best_times(kinds, rounds=10, calls=15 * 12, clock=process_time)  # whole cycles of 180 steps
     rows = [
         at_most(
             "ascend of 70, between measurements / NuPI", times["measured"] / times["NuPI"], 1.3, listed(times)

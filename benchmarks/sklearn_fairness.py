@@ -1,7 +1,7 @@
 """`ConstrainedClassifier` beside fairlearn's `ExponentiatedGradient`: the same rows of Adult, the same bounds.
 
-Both train a linear model on 3,000 rows, drawn anew with each seed, and are judged on the other 42,222 by fairlearn's
-own metrics. fairlearn gives a lottery over several models; its decisions are one draw of it.
+Both train a linear model on 3,000 rows, drawn anew for each seed, and are tested on the other 42,222 with fairlearn's
+own metrics. fairlearn's result is a randomised mixture of several models; its decisions are one draw.
 
     python -m benchmarks.sklearn_fairness results/sklearn-fairness.csv
 """
@@ -44,7 +44,7 @@ def load() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, 
 
 
 def models(kind: str, seed: int) -> dict[str, Any]:
-    """What is compared."""
+    """The models to compare."""
     base = LogisticRegression(max_iter=1_000)
     moment = KINDS[kind][0](difference_bound=BOUND)
     return {
@@ -55,7 +55,7 @@ def models(kind: str, seed: int) -> dict[str, Any]:
 
 
 def judged(name: str, kind: str, seed: int) -> list[dict[str, Any]]:
-    """Fit one model, and judge its decisions on the rows it was fitted to and on the others."""
+    """Fit one model, and test its decisions on the training rows and on the others."""
     x, y, sex = load()
     order = np.random.default_rng(seed).permutation(len(y))
     parts = {"train": order[:ROWS], "test": order[ROWS:]}

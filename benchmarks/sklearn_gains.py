@@ -1,8 +1,8 @@
 """The gains of `ConstrainedClassifier`: fixed ones beside `SelfTuned`, on the same rows of Adult.
 
-Each model trains on 3,000 rows, drawn anew with each seed, and is judged on the other 42,222, which neither the
-multipliers nor the choice of a model have seen. `self_tuned` is to arrive after a sixteenth of the looks, which was
-chosen with equalized odds on the seeds 100 and 101; `quarter` after a quarter of them.
+Each model trains on 3,000 rows, drawn anew for each seed, and is tested on the other 42,222, which neither the
+multipliers nor the choice of a model have used. `self_tuned` has a sixteenth of the evaluations as its `steps`, which
+was chosen with equalized odds on the seeds 100 and 101; `quarter` has a quarter of them.
 
     python -m benchmarks.sklearn_gains results/sklearn-gains/results.csv
 """
@@ -27,7 +27,7 @@ GAINS = {"fixed": ("fixed", 16), "self_tuned": ("self_tuned", 16), "quarter": ("
 
 
 def judged(kind: str, gains: str, seed: int) -> dict[str, Any]:
-    """Fit one model, and judge its decisions on the rows it was fitted to and on the others."""
+    """Fit one model, and test its decisions on the training rows and on the others."""
     x, y, sex = load()
     order = np.random.default_rng(seed).permutation(len(y))
     dual, training.ARRIVAL = GAINS[gains]

@@ -1,7 +1,7 @@
 """A whole constrained training step: 70 inequality constraints on a linear model of 4 weights.
 
-The hand-written loop is what an engineer would write without any library: nuPI at nu = 0 in three lines, from the start
-`zero` in velocity form. nupi takes the same controller, and its default one, which does more.
+The hand-written loop is what an engineer would write without a library: nuPI at nu = 0 in three lines, with
+init="zero" in velocity form. nupi is timed with the same controller, and with its default one, which does more.
 humancompatible-train runs on Python 3.11 and later; before that, its row is left out.
 """
 

@@ -1,7 +1,7 @@
 """A whole constrained training step with 100 groups of 10 constraints: a linear model on 1,000 rows.
 
-The model gives its violations as a mapping from the name of a group to a tensor, as a network does that has constraints
-in every layer. By hand they are joined to one vector, which is then moved as in `step.py`: no loop over groups.
+The model returns its violations as a mapping from group names to tensors, like a network with constraints in every
+layer. The hand-written loop joins them to one vector, and moves it as in `step.py`, without a loop over groups.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NAMES = [f"group{i}" for i in range(GROUPS)]
 
 
 class Linear:
-    """The model, its optimizer, and what it is to be trained for."""
+    """The model, its optimizer, its loss and its violations."""
 
     def __init__(self) -> None:
         generator = torch.Generator().manual_seed(0)
@@ -125,7 +125,7 @@ def run() -> list[Row]:
     steps = {"by hand": by_hand(), "nupi": with_nupi(), "Cooper": with_cooper()}
     if HAS_HUMANCOMPATIBLE:
         steps["humancompatible-train"] = with_humancompatible()
-    # A turn is long, so that other work on the machine falls into it: CPU time, of one thread, leaves that out.
+    # A turn is so long that it includes other work of the machine; the CPU time of one thread does not.
     times = best_times(steps, rounds=40, calls=5, clock=process_time)
     ours = times["nupi"]
     rows = [Row("100 groups: nupi / by hand", ours / times["by hand"], "", None, listed(times))]

@@ -1,11 +1,11 @@
 """A whole grid of gains at once: `nupi.sweep` beside the same runs in JAX, in numba, and with Cooper.
 
-JAX and numba run each grid in a process of their own, and so does the sweep (`benchmarks.sweep_rivals`); the first call
-includes tracing and compiling; imports alone are left out. Beside the clock stand CPU seconds, since a machine with
-other work gives each program another share of itself.
+The sweep, JAX and numba each run a grid in their own process (`benchmarks.sweep_rivals`). The first call includes
+tracing and compiling, but not imports. CPU seconds are shown beside the clock, because on a machine with other work
+each program gets another share of the time.
 
-Cooper runs a sample of the settings of the paper's map, one after another, in float64 like the sweep, and its
-multipliers must come out the same. Throughput is settings x steps a second.
+Cooper runs a sample of the settings of the paper's map, one after another, in float64 like the sweep; its multipliers
+must be the same. Throughput is settings x steps per second.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from nupi.solve.program import Program, Setting
 
 NUS = (-0.5, 0.0, 0.9)
 BOUND = 1.25
-COOPER_STEPS = 300  # what is compared is a rate
+COOPER_STEPS = 300  # fewer than in the sweep, because rates are compared
 FULL = 1_000
 WIDTHS = (1, 10, 100, 1_000, 4_000)
 SAMPLE = ((0.0, 5.0, 9), (0.0, 10.0, 12), (-0.5, 10.0, 11), (0.9, 5.0, 5))  # nu, kp, index of ki: not chaotic
@@ -72,7 +72,7 @@ def with_cooper(ki: float, kp: float, nu: float, steps: int) -> torch.Tensor:
 
 
 def rate(settings: int) -> float:
-    """Settings x steps a second of the replayed steps of a grid of nuPI settings, the best of three."""
+    """Settings x steps per second of the replayed steps of a grid of nuPI settings, the best of three."""
     problem = svm()
     posed = Posed(problem.objective, torch.zeros(5, dtype=torch.float64), problem.violations)
     gains = torch.logspace(-4, -2, settings, dtype=torch.float64).tolist()
@@ -90,7 +90,7 @@ def rate(settings: int) -> float:
 
 
 def peak() -> float:
-    """Floating-point operations a second of all cores on large float64 products, the best of five."""
+    """Floating-point operations per second of all cores on large float64 products, the best of five."""
     size = 1024
     a = torch.randn(size, size, dtype=torch.float64)
     best = 0.0
@@ -111,7 +111,7 @@ def beside_jax_and_numba() -> list[Row]:
             cpu = ours[f"cpu {when}"] / theirs[f"cpu {when}"]
             note = f"{ours[when]:.1f} s and {theirs[when]:.1f} s; CPU seconds {cpu:.2f}"
             rows.append(at_most(f"time over JAX's, {words}: {label}", ours[when] / theirs[when], BOUND, note))
-        if grid == "map":  # on one core, so that CPU seconds are the comparison
+        if grid == "map":  # on one core, so compare CPU seconds
             scalar = measure("numba", grid)
             note = f"CPU seconds {ours['cpu first']:.1f} and {scalar['cpu first']:.1f}"
             ratio = ours["cpu first"] / scalar["cpu first"]
@@ -123,7 +123,7 @@ def run() -> list[Row]:
     """The map of the paper beside Cooper; then the rate against the size of the grid, and the limit."""
     sizes = step_sizes()
     grid = {"nu": NUS, "kp": MAP_KP, "ki": sizes}
-    # The first of each pays for imports. This start and this form are those of Cooper's nuPI by default.
+    # The first call of each includes imports. This init and form are the defaults of Cooper's nuPI.
     check = run_sweep(None, grid, dual=DUALS["nupi-zero"], steps=COOPER_STEPS)
     with_cooper(sizes[0], 1.0, 0.0, 10)
     start = perf_counter()
@@ -154,7 +154,7 @@ def run() -> list[Row]:
     for few, many in pairwise(WIDTHS):
         note = f"{rates[few] / 1e6:.2f}M and {rates[many] / 1e6:.2f}M settings x steps a second"
         what, ratio = f"cost per setting, {few} settings / {many} settings", rates[many] / rates[few]
-        # From a thousand settings on the machine is full.
+        # With a thousand settings or more, all cores are busy.
         rows.append(at_least(what, ratio, 1, note) if many <= FULL else Row(what, ratio, "", None, note))
     limit = peak() / FLOPS
     best = max(rates.values())

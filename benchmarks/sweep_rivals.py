@@ -1,4 +1,4 @@
-"""What a user would write in place of `nupi.sweep`: the same runs in JAX and in numba, each in a process of its own.
+"""What a user would write instead of `nupi.sweep`: the same runs in JAX and in numba, each in its own process.
 
     python -m benchmarks.sweep_rivals PROGRAM GRID
 
@@ -120,7 +120,7 @@ _KEPT: dict[int, Any] = {}
 
 
 def _jitted(jax: Any, one: Any, grid: Grid) -> Any:
-    """JAX compiles a function object once: a second call must bring the same one."""
+    """JAX compiles a function object once, so a second call must pass the same object."""
     return _KEPT.setdefault(id(grid), jax.jit(jax.vmap(one)))
 
 
@@ -173,7 +173,7 @@ RUN: dict[str, Callable[[Grid], Any]] = {"nupi": with_nupi, "jax": with_jax, "nu
 
 def measure(program: str, grid: str) -> dict[str, float]:
     """Seconds of a first and a second call in a fresh process, which has imported everything and compiled nothing."""
-    with tempfile.TemporaryDirectory() as empty:  # where compiled steps would be found
+    with tempfile.TemporaryDirectory() as empty:  # an empty cache of compiled steps
         done = subprocess.run(
             [sys.executable, "-m", "benchmarks.sweep_rivals", program, grid],
             check=True,
@@ -206,7 +206,7 @@ def main() -> None:
 
 
 def _cpu() -> float:
-    """CPU seconds of this process and of its compilers: on a machine with other work they say more than a clock."""
+    """CPU seconds of this process and its compilers; with other work on the machine, more reliable than the clock."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
 

@@ -1,4 +1,4 @@
-"""Timing in turns, so that a noisy machine disturbs all competitors alike, and what a benchmark reports."""
+"""Timing in turns, so that a noisy machine disturbs all competitors equally; and the row that a benchmark reports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Row:
-    """One comparison: what it is, the ratio that came out, and the bound it is held against."""
+    """One comparison: its name, the measured ratio, and the bound on it."""
 
     what: str
     ratio: float

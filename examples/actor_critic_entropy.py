@@ -41,7 +41,7 @@ def act(actor: nn.Module, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
 
 
 def move(state: torch.Tensor, action: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The reward of each cart, and where it is next; one in 20 is put somewhere else."""
+    """The reward and the next state of each cart; one in 20 starts again at a random place."""
     x, velocity = state.unbind(1)
     reward = -x.square() - 0.1 * action.squeeze(1).square()
     velocity = 0.8 * velocity + 0.3 * action.squeeze(1)
@@ -88,7 +88,7 @@ def train(updates: int = 400) -> list[tuple[float, float, float]]:
         (alpha * chance - lowest(critics, s, action)).mean().backward()
         actor_primal.step()
         actor_primal.zero_grad()
-        critic_primal.zero_grad()  # the actor's loss went through them
+        critic_primal.zero_grad()  # the actor's loss has given the critics gradients too
         with torch.no_grad():
             for slow, fast in zip(targets.parameters(), critics.parameters(), strict=True):
                 slow.lerp_(fast, 0.02)
@@ -97,7 +97,7 @@ def train(updates: int = 400) -> list[tuple[float, float, float]]:
 
 
 def main() -> None:
-    """Train, and say where the entropy came to."""
+    """Train, and print the entropy."""
     record = train()
     for update in range(49, len(record), 50):
         reward, entropy, alpha = record[update]

@@ -1,12 +1,12 @@
-"""A constrained Markov decision process: short queues, with the fast and dear server used at most 30% of the time.
+"""A constrained Markov decision process: short queues, with the fast, expensive server used at most 30% of the time.
 
-A policy is sampled, so neither its return nor its cost has a gradient by itself. The score function gives one: with
-G_t what comes from step t on, the gradient of the mean of
+Actions are sampled, so neither the return nor the cost has a gradient. The score function gives one: let G_t be the
+sum from step t on. Then the gradient of the mean of
 
     sum_t log pi(a_t | s_t) * (G_t - baseline)
 
-is that of the expected sum. The surrogate moves the policy; the multiplier moves by the cost itself. `nupi.Measured`
-holds both.
+is that of the expected sum. This surrogate moves the policy; the cost itself moves the multiplier. `nupi.Measured` has
+both.
 
     python examples/cmdp.py
 """
@@ -19,7 +19,7 @@ import nupi
 
 QUEUE, HORIZON, EPISODES = 6, 25, 256
 ARRIVES, SERVES = 0.45, torch.tensor([0.35, 0.8])  # probabilities; the server is slow or fast
-LIMIT = 0.3  # of the steps
+LIMIT = 0.3  # the largest share of steps with the fast server
 
 
 def roll(policy: torch.Tensor, rng: torch.Generator) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -44,7 +44,7 @@ def surrogate(chances: torch.Tensor, amounts: torch.Tensor) -> torch.Tensor:
 
 
 def train(steps: int = 200) -> torch.Tensor:
-    """The logits of a policy: one row a length of the queue, one column a server."""
+    """The logits of a policy: a row for each length of the queue, a column for each server."""
     rng = torch.Generator().manual_seed(0)
     policy = torch.zeros(QUEUE, 2, requires_grad=True)
     primal = torch.optim.Adam([policy], lr=0.05)
@@ -64,7 +64,7 @@ def train(steps: int = 200) -> torch.Tensor:
 
 
 def main() -> None:
-    """Train, and say what the policy does."""
+    """Train, and print what the policy does."""
     policy = train()
     _, lengths, fast = roll(policy, torch.Generator().manual_seed(1))
     print(

@@ -37,7 +37,7 @@ def loss_and_violations(weights: torch.Tensor) -> tuple[torch.Tensor, dict[str, 
 
 
 def train(kp: float) -> tuple[np.ndarray, np.ndarray]:
-    """An ordinary training loop with four lines more; returns the paths of weights and multipliers."""
+    """An ordinary training loop with four new lines; returns the paths of weights and multipliers."""
     weights = torch.zeros(8, dtype=torch.float64, requires_grad=True)
     primal = torch.optim.SGD([weights], lr=0.01, momentum=0.9)
 

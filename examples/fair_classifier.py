@@ -1,8 +1,8 @@
 """A classifier that treats women and men alike: from the data to a fair model, in one file.
 
-On the Adult census data a classifier says "earns more than 50K" of men far more often than of women. Here the
-same network is trained twice, as usual and with the constraint that the two rates are within 2 points, and both are
-judged on rows they have not seen. The constraint takes five lines; they are marked.
+On the Adult census data, a classifier says "earns more than 50K" far more often for men than for women. Here the same
+network is trained twice: as usual, and with the constraint that the two rates differ by at most 2 percentage points.
+Both are tested on new rows. The constraint takes five lines, which are numbered.
 
     python examples/fair_classifier.py
 """
@@ -24,14 +24,14 @@ PARITY = POSITIVE.gap() <= 0.02  # 1. the constraint: |rate of women - rate of m
 
 
 def women_and_men(rows: adult.Split, names: tuple[str, ...]) -> adult.Split:
-    """The same rows with two groups, 0 for women and 1 for men, in place of sex times race."""
+    """The same rows with two groups, 0 for women and 1 for men, instead of the combinations of sex and race."""
     is_male = torch.tensor([name.startswith("Male") for name in names])
     return adult.Split(rows.features, rows.labels, is_male[rows.groups].long())
 
 
 @torch.no_grad()
 def evaluate(model: nn.Module, rows: adult.Split) -> tuple[float, float, nupi.Averaged]:
-    """Accuracy, the gap between women and men, and the violation of the constraint; all of decisions, on all rows."""
+    """Accuracy, the gap between women and men, and the violation of the constraint, by the decisions on all rows."""
     batch = [(model(rows.features).squeeze(1), rows.labels, rows.groups)]
     gap = (POSITIVE[0] - POSITIVE[1]).measure(batch).item()
     return rates.accuracy().measure(batch).item(), gap, PARITY.measure(batch)
@@ -44,7 +44,18 @@ def train(rows: adult.Split, *, fair: bool, epochs: int, seed: int) -> nn.Module
     primal = torch.optim.Adam(model.parameters(), lr=1e-3)
 
     lagrangian = nupi.Lagrangian({"parity": PARITY.kind()})  # 2. the constraint's multipliers
-    dual = nupi.NuPI(lagrangian.parameters(), ki=1.0, kp=1.0)  # 3. the controller that moves them
+
+    def soft(some: torch.Tensor | slice) -> tuple[torch.Tensor, dict[str, nupi.Averaged]]:
+        """The loss and the violation that the model sees on some rows: the gap is soft, with a gradient."""
+        logits, labels, groups = model(rows.features[some]).squeeze(1), rows.labels[some], rows.groups[some]
+        return binary_cross_entropy_with_logits(logits, labels), {
+            "parity": PARITY.soft(logits, labels, groups)
+        }
+
+    # 3. the controller that moves them; it finds its gains, measured on all rows, by which it is moved
+    dual = nupi.SelfTuned(
+        lagrangian.parameters(), steps=epochs / 4, primal=primal, evaluate=lambda: soft(slice(None))
+    )
     best = nupi.Best(lagrangian, tolerance=0.0, higher_is_better=True)
 
     for epoch in range(epochs):
@@ -54,13 +65,9 @@ def train(rows: adult.Split, *, fair: bool, epochs: int, seed: int) -> nn.Module
             lagrangian.ascend(dual, {"parity": violation})  # 4. once an epoch, by the decisions on all rows
         print(f"  epoch {epoch:2d}   training accuracy {accuracy:6.1%}   gap {gap:+6.1%}")
         for batch in torch.randperm(len(rows)).split(512):
-            logits = model(rows.features[batch]).squeeze(1)
-            loss = binary_cross_entropy_with_logits(logits, rows.labels[batch])
-            if (
-                fair
-            ):  # 5. the Lagrangian takes the place of the loss; on a batch the gap is soft, with a gradient
-                violations = {"parity": PARITY.soft(logits, rows.labels[batch], rows.groups[batch])}
-                loss = lagrangian(loss, violations)
+            loss, violations = soft(batch)
+            if fair:
+                loss = lagrangian(loss, violations)  # 5. the Lagrangian replaces the loss
             loss.backward()
             primal.step()
             primal.zero_grad()
@@ -73,7 +80,7 @@ def train(rows: adult.Split, *, fair: bool, epochs: int, seed: int) -> nn.Module
 
 
 def main() -> None:
-    """Train both, and judge both on the test rows."""
+    """Train both, and test both on the test rows."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

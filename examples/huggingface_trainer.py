@@ -17,7 +17,7 @@ from nupi.integrations.transformers import ConstrainedTrainer
 
 
 def violations(_: Any, __: Any, outputs: Any) -> dict[str, torch.Tensor]:
-    """By how much the rate of positive answers is over its bound."""
+    """The rate of positive answers minus its limit."""
     return {"rate": outputs.logits.softmax(1)[:, 1].mean() - 0.3}
 
 
@@ -47,7 +47,7 @@ def make_trainer(out: Any, steps: int, dual: Any = None, **more: Any) -> Constra
 
 
 class Sentences(Dataset[dict[str, torch.Tensor]]):
-    """Random tokens; three in four sentences are positive, and their first token tells."""
+    """Random tokens. Three in four sentences are positive, which their first token shows."""
 
     def __init__(self, rows: int, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)
@@ -78,7 +78,7 @@ def tiny_model() -> BertForSequenceClassification:
 
 
 def main() -> None:
-    """Train, and print what an evaluation says."""
+    """Train, and print the results of an evaluation."""
     with tempfile.TemporaryDirectory() as folder:
         trainer = make_trainer(folder, steps=600)
         trainer.train()

@@ -1,7 +1,7 @@
 """REINFORCE on a tiny language model, with the KL divergence to the reference policy held at a target.
 
-The reward is the share of the token 3 in a text: without a brake the model would write nothing else. Usually the brake
-is `loss + beta * kl` with a beta that somebody tuned. Here the target of the KL is given, and the coefficient follows.
+The reward is the share of the token 3 in a text, so without a penalty the model would write nothing else. Usually the
+penalty is `beta * kl` with a tuned beta. Here you give the target of the KL, and `nupi.Coefficient` finds beta.
 
     python examples/language_model_kl.py
 """
@@ -16,7 +16,7 @@ from torch import nn
 import nupi
 
 TOKENS, LENGTH, BATCH, WIDTH = 8, 12, 128, 32
-TARGET = 2.0  # nats a text
+TARGET = 2.0  # nats per text
 
 
 class Writer(nn.Module):
@@ -24,7 +24,7 @@ class Writer(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(TOKENS + 1, WIDTH)  # one more, to begin with
+        self.embedding = nn.Embedding(TOKENS + 1, WIDTH)  # one more token, for the start
         self.cell = nn.GRUCell(WIDTH, WIDTH)
         self.head = nn.Linear(WIDTH, TOKENS)
 
@@ -72,7 +72,7 @@ def train(updates: int = 300) -> list[tuple[float, float, float]]:
 
 
 def main() -> None:
-    """Train, and say where reward and KL came to."""
+    """Train, and print reward and KL."""
     record = train()
     for update in range(49, len(record), 50):
         reward, kl, beta = record[update]

@@ -17,21 +17,21 @@ from nupi.integrations.lightning import ConstrainedMixin
 
 
 class Classifier(ConstrainedMixin, pl.LightningModule):
-    """A classifier that may call at most 30% of its inputs positive."""
+    """A classifier whose positive decisions are at most 30%."""
 
     def __init__(self, dual: Any = None) -> None:
         super().__init__(constraints={"rate": nupi.Inequality()}, dual=dual, tolerance=0.01)
         self.model = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 1))
 
     def training_step(self, batch: tuple[torch.Tensor, torch.Tensor], _: int) -> torch.Tensor:
-        """The Lagrangian, in place of the loss."""
+        """Return the Lagrangian instead of the loss."""
         x, y = batch
         logits = self.model(x).squeeze(1)
         loss = nn.functional.binary_cross_entropy_with_logits(logits, y)
         return self.lagrangian(loss, {"rate": logits.sigmoid().mean() - 0.3})  # type: ignore[no-any-return]
 
     def validation_step(self, batch: tuple[torch.Tensor, torch.Tensor], number: int) -> None:
-        """The same call: it is heard, for `val_nupi_feasible`."""
+        """Call the Lagrangian here too: it gives `val_nupi_feasible`."""
         self.training_step(batch, number)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -46,7 +46,7 @@ def data(rows: int = 1024, seed: int = 0) -> TensorDataset:
 
 
 def main() -> None:
-    """Train, and print what a validation on new rows says."""
+    """Train, and print the results of a validation on new rows."""
     pl.seed_everything(0, verbose=False)
     module = Classifier()
     trainer = pl.Trainer(max_epochs=40, accelerator="cpu", logger=False, enable_checkpointing=False)

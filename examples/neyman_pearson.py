@@ -1,8 +1,8 @@
-"""Neyman-Pearson classification: as many true alarms as possible, with false alarms on at most 5% of the quiet rows.
+"""Neyman-Pearson classification: the largest recall with a false positive rate of at most 5%.
 
-The loss looks at the positive rows alone. The constraint looks at the decisions on the negative rows: false positive
-rate <= 0.05, with 95% confidence, on rows that the model does not train on. So it holds on new rows too. For two
-Gaussians the best possible detector is known, and the model comes close to it.
+The loss uses only the positive rows. The constraint uses the decisions on the negative rows: false positive rate
+<= 0.05, with 95% confidence, on rows that the model does not train on. So it also holds on new rows. For two Gaussians
+the best possible detector is known, and the model comes close to it.
 
     python examples/neyman_pearson.py
 """
@@ -71,7 +71,7 @@ def judge(model: nn.Module) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Train, and judge on new rows."""
+    """Train, and test on new rows."""
     recall, alarms = judge(train())
     print(f"on new rows: false positive rate {alarms:.2%} (asked: {LEVEL:.0%}), recall {recall:.1%}")
     print(f"the best possible recall at this level is {best_power():.1%}")

@@ -1,8 +1,8 @@
-"""Optuna searches for the gains of nuPI, with feasibility as a constraint of the search and not in its objective.
+"""Search for the gains of nuPI with Optuna, with feasibility as a constraint of the search, not in its objective.
 
 A trial trains a small regression under a bound on the norm of its weights, with gains that Optuna suggests. It returns
-the loss, and says by how much the bound was violated over the last steps. Optuna prefers trials with no violation, and
-among these the lowest loss.
+the loss and the largest violation over the last steps. Optuna prefers trials without violation, and among these the
+lowest loss.
 
     pip install 'optuna>=5'
     python examples/optuna_gains.py
@@ -52,14 +52,14 @@ def objective(trial: optuna.Trial) -> float:
 
 
 def search(trials: int = 40) -> optuna.Study:
-    """The study; its best trial is feasible."""
+    """Run the study; its best trial is feasible."""
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=0))
     study.optimize(objective, n_trials=trials)
     return study
 
 
 def main() -> None:
-    """Search, and say what was found."""
+    """Search, and print the best gains."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = search()
     done = study.get_trials(states=[optuna.trial.TrialState.COMPLETE])

@@ -1,16 +1,17 @@
-"""A constraint for each row of a data set: a line that is never off by more than 1, fitted on batches.
+"""A constraint for each row of a data set: a line with no error above 1, fitted on batches.
 
-Minimize the sum of squared errors over all rows, subject to error_i^2 <= 1 for every row i. The data set gives each
-row's index along with it, so that a batch knows which multipliers are its own.
+Minimize the sum of squared errors over all rows, subject to error_i^2 <= 1 for every row i. The data set also returns
+the index of each row, so that a batch knows its multipliers.
 
-A sum over rows and a mean loss. The Lagrangian of the whole problem is
+Why a sum of losses and not their mean? The Lagrangian of the whole problem is
 
-    sum_i loss_i + sum_i multiplier_i * violation_i,          over all rows,
+    sum_i loss_i + sum_i multiplier_i * violation_i,          over all rows.
 
-and `lagrangian(losses.sum(), Indexed(...))` is its part in a batch: an unbiased estimate of batch/rows of it. Divide
-that by the batch's rows, and the model sees the scale of a mean loss, while the multipliers stay those of the sum. With
-`losses.mean()` in place of the sum, one row's violation would weigh as much as the mean of all losses: the
-multipliers would come out smaller by the number of rows in a batch, and mean something else for each batch size.
+`lagrangian(losses.sum(), Indexed(...))` is the part of it in a batch: an unbiased estimate of the whole, times the
+batch's share of all rows. Divide it by the number of rows of the batch. The gradient then has the scale of a mean loss,
+and the multipliers are still those of the sum. With `losses.mean()` instead of the sum, the violation of one row would
+weigh as much as the mean of all losses. The multipliers would be smaller by the number of rows of a batch, and so
+differ between batch sizes.
 
     python examples/per_sample_constraints.py
 """
@@ -26,7 +27,7 @@ ROWS, FEATURES, LIMIT = 64, 3, 1.0
 
 
 class WithIndices(Dataset[tuple[torch.Tensor, torch.Tensor, int]]):
-    """Rows with their numbers."""
+    """Rows with their indices."""
 
     def __init__(self, x: torch.Tensor, y: torch.Tensor) -> None:
         self.x, self.y = x, y
@@ -39,7 +40,7 @@ class WithIndices(Dataset[tuple[torch.Tensor, torch.Tensor, int]]):
 
 
 def data() -> WithIndices:
-    """Rows around a line, with errors that are mostly 0 and sometimes nearly 1: least squares is off by more there."""
+    """Rows around a line. Most errors are 0, some nearly 1; least squares has errors above 1 there."""
     rng = torch.Generator().manual_seed(0)
     x = torch.randn(ROWS, FEATURES, generator=rng)
     off = torch.where(torch.rand(ROWS, generator=rng) < 0.15, 0.95, 0.0)

@@ -2,8 +2,8 @@
 
     -u''(x) = pi^2 sin(pi x) on [0, 1],     u(0) = u(1) = 0,     so that u(x) = sin(pi x).
 
-The loss is the mean squared residual of the differential equation; it does not know the boundary, and any line may be
-added to u. The two boundary conditions are constraints, each with its multiplier.
+The loss is the mean squared residual of the differential equation. It does not depend on the boundary values: adding a
+line to u does not change it. The two boundary conditions are constraints, each with its own multiplier.
 
     python examples/pinn.py
 """

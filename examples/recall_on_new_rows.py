@@ -1,7 +1,7 @@
-"""Few false alarms, and a recall of at least 90% that holds on rows nobody has seen yet.
+"""Few false alarms, and a recall of at least 90% that also holds on new rows.
 
-One row in ten is positive. The model trains on one data set; the multiplier looks at another, at the lower 95%
-confidence limit of the recall of decisions. So the promise is about new rows, and a third set shows whether it holds.
+One row in ten is positive. The model trains on one data set. The multiplier uses another: the lower 95% confidence
+limit of the recall of decisions. So the bound is about new rows, and a third set tests it.
 
     python examples/recall_on_new_rows.py
 """
@@ -16,10 +16,9 @@ import nupi
 from nupi import rates
 
 FEATURES = 10
-RECALL = (rates.recall() >= 0.9).surrogate(
-    "hinge"
-)  # unlike a sigmoid it keeps its gradient on the rows far off
-ON_NEW_ROWS = RECALL.confident(0.95)  # the same, with a binomial margin for the rows it is measured on
+# Unlike a sigmoid, a hinge keeps its gradient on rows with logits far from 0.
+RECALL = (rates.recall() >= 0.9).surrogate("hinge")
+ON_NEW_ROWS = RECALL.confident(0.95)  # the same, with a binomial margin for the number of rows
 
 
 def draw(count: int, rng: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,7 +1,7 @@
 """A sparse autoencoder with a given number of active features, instead of an L1 penalty to tune.
 
-What is asked for is L0, how many features are active on a row. It has no gradient, so the loss has L1 in it, as usual.
-The coefficient of L1 moves by L0: what is measured need not be what is penalized.
+The target is on L0, the number of active features of a row. L0 has no gradient, so the loss has L1, as usual. The
+coefficient of L1 moves by L0: the measured quantity may differ from the penalized one.
 
     python examples/sparse_autoencoder_l0.py
 """
@@ -13,7 +13,7 @@ from torch import nn
 
 import nupi
 
-INPUTS, FEATURES, TARGET = 24, 64, 6.0  # active features a row
+INPUTS, FEATURES, TARGET = 24, 64, 6.0  # the target is in active features per row
 
 
 def data(rows: int = 4_000) -> torch.Tensor:
@@ -34,7 +34,7 @@ def train(steps: int = 800) -> list[tuple[float, float, float]]:
     for _ in range(steps):
         x = rows[torch.randint(len(rows), (256,))]
         active = encoder(x).relu()
-        # L1 is weighed by the directions' lengths: else features could shrink and directions grow.
+        # L1 is weighted by the norms of the directions. Otherwise features could shrink while directions grow.
         l1 = (active * decoder.weight.norm(dim=0)).sum(1).mean()
         l0 = (active > 0).float().sum(1).mean()
         error = (decoder(active) - x).square().sum(1).mean()
@@ -47,7 +47,7 @@ def train(steps: int = 800) -> list[tuple[float, float, float]]:
 
 
 def main() -> None:
-    """Train, and say where L0 came to."""
+    """Train, and print L0."""
     record = train()
     for step in range(99, len(record), 100):
         error, l0, beta = record[step]

@@ -1,7 +1,7 @@
-"""A small network that reads digits, trained to have 30% of its parameters, then made that small and exported.
+"""Train a small digit classifier down to 30% of its parameters, remove the closed channels, and export it.
 
-Gates on the channels of a plain CNN, by name; a budget on the parameters that will be left, with the four lines of
-nupi; a harvest, which takes the closed channels out; and the exported program, which is counted again.
+The steps: gates on the channels of a plain CNN, by name; a budget on the parameters that are left, with the four lines
+of nupi; a harvest, which removes the closed channels; and a count of parameters and FLOPs of the exported program.
 
     python examples/sparse_cnn.py
 """
@@ -22,7 +22,7 @@ LIMIT = 0.3
 
 
 def digits() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """1,797 handwritten digits of 8 x 8, of which the last 400 are kept for the test."""
+    """1,797 handwritten digits of 8 x 8 pixels; the last 400 are the test set."""
     data = load_digits()
     images = torch.tensor(data.images, dtype=torch.float32)[:, None] / 8 - 1
     labels = torch.tensor(data.target)
@@ -30,7 +30,7 @@ def digits() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
 
 
 def network() -> nn.Sequential:
-    """An ordinary CNN: nothing in it knows of gates."""
+    """An ordinary CNN, without anything for gates."""
 
     def block(incoming: int, outgoing: int) -> nn.Sequential:
         convolution = nn.Conv2d(incoming, outgoing, 3, padding=1, bias=False)
@@ -41,7 +41,7 @@ def network() -> nn.Sequential:
 
 
 def accuracy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
-    """The share of images that get their label, in percent."""
+    """The accuracy in percent."""
     with torch.no_grad():
         right: torch.Tensor = model.eval()(images).argmax(1) == labels
     return 100 * right.float().mean().item()
@@ -61,7 +61,7 @@ def train(
     gates_optimizer = torch.optim.Adam(gates.gate_parameters(model), lr=0.05, betas=(0.9, 0.95))
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(weights, epochs)
 
-    lagrangian = nupi.Lagrangian({"parameters": nupi.Equality()})  # an equality: the budget is to be used up
+    lagrangian = nupi.Lagrangian({"parameters": nupi.Equality()})  # an equality uses the whole budget
     dual = nupi.NuPI(lagrangian.parameters(), ki=0.03, kp=3.0)
     model.train()
     for epoch in range(epochs):
@@ -83,7 +83,7 @@ def train(
 
 
 def train_on(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, epochs: int) -> None:
-    """An ordinary training loop: what was harvested is an ordinary network."""
+    """An ordinary training loop, because the harvested network is an ordinary one."""
     weights = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9, weight_decay=5e-4)
     model.train()
     for _ in range(epochs):
@@ -101,7 +101,7 @@ def counted(model: nn.Module, images: torch.Tensor) -> tuple[int, int]:
 
 
 def main() -> None:
-    """Train, fit, harvest, train on, export, count."""
+    """Train, fit, harvest, train further, export, count."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=25)
     epochs = parser.parse_args().epochs

@@ -1,7 +1,7 @@
-"""Mixed precision, gradient accumulation and gradient clipping with constraints: the usual lines, and nothing more.
+"""Mixed precision, gradient accumulation and gradient clipping with constraints: the usual lines are enough.
 
-The Lagrangian is a scalar like any loss, so whatever is done to a loss can be done to it. The multipliers take their
-violations as they are, never scaled or clipped.
+The Lagrangian is a scalar, so you can treat it like any loss. The multipliers use the violations themselves, which are
+neither scaled nor clipped.
 
     python examples/training_recipes.py
 """
@@ -36,7 +36,7 @@ def mixed_precision(
     batches: Iterable[Batch],
     scaler: torch.amp.GradScaler,
 ) -> None:
-    """Autocast and a GradScaler, which scales the Lagrangian alone; a step it skips is skipped for the model alone."""
+    """Autocast and a GradScaler. It scales only the Lagrangian; if it skips a step, only the model skips it."""
     for batch in batches:
         with torch.autocast("cpu", dtype=torch.bfloat16):
             loss, violations = evaluate(model, batch)
@@ -54,10 +54,10 @@ def accumulation(
     dual: torch.optim.Optimizer,
     batches: Iterable[list[Batch]],
 ) -> None:
-    """Gradients of several micro-batches, then one step of each player, on the mean of what was seen.
+    """Gradients of several micro-batches, then one step of the model and one of the multipliers, on the mean violation.
 
-    Multipliers stay put while gradients add up, so `ascend` comes after `backward`. Micro-batches weigh by their rows,
-    and a constraint that some of them lack is averaged over those that have it.
+    The multipliers must not change while gradients accumulate, so `ascend` is after `backward`. Micro-batches are
+    weighted by their rows. If some lack a constraint, its violation is averaged over those that have it.
     """
     for micro_batches in batches:
         rows = sum(len(x) for x, _ in micro_batches)
@@ -84,7 +84,7 @@ def clipping(
     batches: Iterable[Batch],
     max_norm: float = 1.0,
 ) -> None:
-    """The model's gradient is clipped; a multiplier's is its violation, and is not."""
+    """The gradient of the model is clipped. That of a multiplier is its violation, and is not clipped."""
     for batch in batches:
         loss, violations = evaluate(model, batch)
         lagrangian.ascend(dual, violations)
@@ -111,7 +111,7 @@ def draw(steps: int, rows: int = 32) -> list[Batch]:
 
 
 def main() -> None:
-    """Train in each of the three ways, and say where the constraints ended."""
+    """Train in each of the three ways, and print the violations at the end."""
     batches = draw(1500)
     pairs = [batches[i : i + 2] for i in range(0, len(batches), 2)]
 

@@ -1,7 +1,7 @@
-"""A variational autoencoder whose rate is held at a target: how many nats a code may carry, not what beta should be.
+"""A variational autoencoder whose rate is held at a target: you choose how many nats a code carries, not beta.
 
-The loss of a beta-VAE is distortion + beta * rate, and the same beta gives another rate on other data. Here the rate is
-given, and the coefficient finds itself.
+The loss of a beta-VAE is distortion + beta * rate, and the same beta gives another rate on other data. Here you give
+the rate, and `nupi.Coefficient` finds beta.
 
     python examples/vae_rate.py
 """
@@ -13,11 +13,11 @@ from torch import nn
 
 import nupi
 
-PIXELS, CODE, TARGET = 16, 4, 3.0  # nats a row
+PIXELS, CODE, TARGET = 16, 4, 3.0  # the target is in nats per row
 
 
 def data(rows: int = 2_000) -> torch.Tensor:
-    """Rows that lie near a curved sheet with two coordinates."""
+    """Rows near a curved surface with two coordinates."""
     rng = torch.Generator().manual_seed(0)
     place = torch.randn(rows, 2, generator=rng)
     mixing = torch.randn(4, PIXELS, generator=rng) / 2
@@ -49,7 +49,7 @@ def train(steps: int = 800) -> list[tuple[float, float, float]]:
 
 
 def main() -> None:
-    """Train, and say where the rate came to."""
+    """Train, and print the rate."""
     record = train()
     for step in range(99, len(record), 100):
         distortion, rate, beta = record[step]

@@ -229,10 +229,10 @@ def test_a_dual_that_does_not_hold_the_multiplier_is_refused():
 def test_an_optimizer_that_takes_no_sparse_gradients_says_so_and_nothing_is_left_behind():
     lagrangian, _ = problem()
     dual = torch.optim.Adam(lagrangian.parameters(), 0.1, maximize=True)
-    with pytest.raises(RuntimeError, match="Adam takes no Indexed violations, and 'fair' came as such"):
+    with pytest.raises(RuntimeError, match="Adam takes no Indexed violations, but 'fair' came as such"):
         lagrangian.ascend(dual, {"fair": indexed(0)})
     assert not dual.state
-    with pytest.raises(RuntimeError, match="Adam takes no Indexed violations, and 'small' came as such"):
+    with pytest.raises(RuntimeError, match="Adam takes no Indexed violations, but 'small' came as such"):
         lagrangian.ascend(
             dual, {"fair": torch.ones(3), "small": nupi.Indexed(torch.ones(1), torch.tensor([0]))}
         )

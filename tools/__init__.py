@@ -1,1 +1,1 @@
-"""What the project needs beside the package: mutants, and the check of a wheel."""
+"""Tools for developers: mutants, the site, and the check of a wheel."""

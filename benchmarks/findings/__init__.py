@@ -1,1 +1,1 @@
-"""Judge the findings of a monitor as a classifier: runs whose truth is known, and how often it is found."""
+"""Evaluate the findings of a monitor like a classifier, on runs for which the right findings are known."""

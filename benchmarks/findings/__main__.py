@@ -1,4 +1,4 @@
-"""`python -m benchmarks.findings [OUT]`: score the findings on the seeds that no threshold was chosen on.
+"""`python -m benchmarks.findings [OUT]`: score the findings on seeds that were not used to choose thresholds.
 
 The thresholds of `nupi.monitor` were chosen on seeds below 1000. Writes `summary.json`; exits 1 if a goal is missed.
 """
@@ -26,7 +26,7 @@ RECALL, ALARMS = 0.9, 0.02
 
 
 def held_out() -> Iterator[Run]:
-    """The runs that are reported on."""
+    """The runs of the report."""
     for family in FAMILIES:
         count = NETWORKS if family.startswith("network") else RUNS
         for seed in range(FIRST, FIRST + count):

@@ -1,4 +1,4 @@
-"""Linear problems: the spectrum of the iteration says what they do."""
+"""Linear problems, for which the spectrum of the iteration gives the right findings."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Linear:
         )
 
     def modes(self, ki: float, kp: float, nu: float) -> list[tuple[complex, float]]:
-        """Each eigenvalue with the share of the violation that it carries from the start on."""
+        """Each eigenvalue, with its share of the violation at the start."""
         matrix = self.matrix(ki, kp, nu).to(torch.complex128)
         values, vectors = torch.linalg.eig(matrix)
         n, c = self.a.shape[1], self.a.shape[0]
-        # The state as it stands from the optimum: x, the momentum buffer, mu, xi.
+        # The state, measured from the optimum: x, the momentum buffer, mu, xi.
         system = torch.cat(
             [
                 torch.cat([self.h, self.a.T], 1),
@@ -104,7 +104,7 @@ def gains(
 
 
 def classify(problem: Linear, ki: float, kp: float, nu: float, steps: int) -> str | None:
-    """What the spectrum says of an equality-constrained run of so many steps; None if it is on a border."""
+    """The kind of an equality-constrained run of this many steps by its spectrum; None if it is a borderline case."""
     modes = problem.modes(ki, kp, nu)
     radius = max(abs(value) for value, _ in modes)
     if radius > 1.0:

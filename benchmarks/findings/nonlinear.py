@@ -100,7 +100,7 @@ def adam(kind: str) -> Family:
 
 
 def what_it_did(e: torch.Tensor, slack: float = 0.05) -> str | None:
-    """A plain reading of an exact trajectory from e > 0: settled without crossing, or crossing again and again."""
+    """Classify an exact trajectory from e > 0: settled without crossing zero, or crossing it many times."""
     steps = len(e)
     first = float(e[: steps // 4].max())
     late = e[steps // 2 :]

@@ -51,7 +51,7 @@ def inequality(kind: str, speed: tuple[float, float], ratio: tuple[float, float]
         )
         run = problem.run(run, steps)
         if kind == "oscillating" and found == "diverging":
-            # The projection bounds it: count how often a multiplier leaves 0, or turns, in this run without noise.
+            # The projection limits the swing, so count how often a multiplier leaves 0, or turns, without noise.
             turns = (run.multiplier.diff(dim=0)[:-1] * run.multiplier.diff(dim=0)[1:] < 0).sum(0)
             if int(turns.max()) < 10 or not bool(run.violation.isfinite().all()):
                 return None
@@ -85,7 +85,7 @@ def noisy_equality(kind: str) -> Family:
 
 
 def rectified(random: Random) -> Run | None:
-    """An inequality with room to spare, whose noise and kp keep lifting its multiplier off 0."""
+    """An inequality that is far from violated, but whose noise and kp often move its multiplier above 0."""
     problem, steps = linear(random, 1), random.choice([600, 1200, 2400])
     ki, kp = gains(random, problem, (0.02, 0.1), (0.8, 1.2))
     if kp <= 0 or classify(problem, ki, kp, 0.0, steps) != "healthy":
@@ -97,11 +97,11 @@ def rectified(random: Random) -> Run | None:
 
 
 def inactive(random: Random) -> Run | None:
-    """An inequality that the unconstrained optimum satisfies with room to spare."""
+    """An inequality that the unconstrained optimum satisfies by a margin."""
     problem, steps = linear(random), random.choice([300, 600, 1200])
     ki, kp = gains(random, problem, (0.01, 0.1), (0.5, 1.5))
     problem.b = -problem.b
-    # Noise with kp would lift the multiplier off 0: that is another kind.
+    # Noise with kp would move the multiplier above 0: that is another kind.
     noise = 0.0 if kp else random.choice([0.0, 0.05, 0.1]) * float(problem.b.abs().min())
     problem.x = torch.randn(len(problem.x), generator=numbers(random), dtype=torch.float64) * 0.05
     if bool((problem.a @ problem.x - problem.b > -0.5 * problem.b).any()):
@@ -139,7 +139,7 @@ def contradiction(random: Random) -> Run | None:
 
 
 def capped(random: Random) -> Run | None:
-    """A bound on the multiplier that is a part of what the constraint needs: the violation stays where they meet."""
+    """A bound on the multiplier that is smaller than the constraint needs, so that a violation remains."""
     problem, steps = linear(random, 1), random.choice([600, 1200, 2400])
     ki, kp = gains(random, problem, (0.02, 0.1), (0.8, 1.2))
     if classify(problem, ki, kp, 0.0, steps) != "healthy":
@@ -148,12 +148,12 @@ def capped(random: Random) -> Run | None:
     noise = random.choice([0.0, 0.0, 0.05]) * abs(float(problem.b))
     run = Run("capped", 0, **label("capped"), inequality=True, ki=ki, kp=kp, nu=0.0, upper=upper)
     run = problem.run(run, steps, noise, random.randrange(2**31))
-    # A run that reaches its bound late is on a border.
+    # A run that reaches its bound late is a borderline case.
     return run if float(run.multiplier[: steps // 3].max()) >= upper else None
 
 
 def capped_contradiction(random: Random) -> Run | None:
-    """Two constraints that cannot both hold, with bounded multipliers: both come to rest at the bound."""
+    """Two constraints that cannot both hold, with bounded multipliers: both end at the bound."""
     problem, steps = linear(random, 1), random.choice([600, 1200, 2400])
     ki, kp = gains(random, problem, (0.02, 0.1), (0.8, 1.2))
     size = abs(float(problem.b))
@@ -166,7 +166,7 @@ def capped_contradiction(random: Random) -> Run | None:
 
 
 def uncapped(random: Random) -> Run | None:
-    """A healthy run with a bound on its multiplier that is more than the constraint needs."""
+    """A healthy run with a bound on its multiplier that is larger than the constraint needs."""
     problem, steps = linear(random, 1), random.choice([600, 1200, 2400])
     ki, kp = gains(random, problem, (0.02, 0.1), (0.9, 1.4))
     if classify(problem, ki, kp, 0.0, steps) != "healthy":

@@ -1,8 +1,8 @@
-"""Runs of constrained training whose truth is known, from the spectrum of the iteration or by construction.
+"""Runs of constrained training with known right findings, from the spectrum of the iteration or by construction.
 
-Every family makes runs of one kind from a seeded generator. What a run is called does not depend on the diagnosis:
-linear problems are classified by the eigenvalues of `nupi.theory.iteration_matrix`, others are infeasible, inactive,
-noisy or slow because they were built so, or are healthy because their noise-free twin settles without crossing.
+Every family makes runs of one kind from a seeded generator. Their labels do not depend on the diagnosis. Linear
+problems are classified by the eigenvalues of `nupi.theory.iteration_matrix`. Others are built to be infeasible,
+inactive, noisy or slow. A run is healthy if the same run without noise settles without crossing zero.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ FAMILIES: dict[str, Family] = {
 
 
 def make(family: str, seed: int, attempts: int = 300) -> Run:
-    """The run of this family and seed: the first of its random problems whose truth is clear."""
+    """The run of this family and seed: the first of its random problems that is not a borderline case."""
     random = Random(f"{family} {seed}")
     for _ in range(attempts):
         run = FAMILIES[family](random)

@@ -1,4 +1,4 @@
-"""How often a diagnosis finds what is true of a run: precision and recall by kind."""
+"""Precision and recall of a diagnosis, by kind of finding."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def found_in(run: Run) -> set[str]:
-    """The kinds that the diagnosis finds."""
+    """The kinds that the diagnosis finds in a run."""
     findings = judge(
         run.violation,
         run.multiplier,
@@ -28,9 +28,9 @@ def found_in(run: Run) -> set[str]:
 
 
 def score(runs: Iterable[Run]) -> dict[str, Any]:
-    """Runs, precision and recall by kind; what was found by family; and the share of healthy runs with any finding.
+    """Runs, precision and recall by kind; the findings by family; and the share of healthy runs with any finding.
 
-    A kind that a run may be said to have as well (a diverging one swings, too) counts neither for nor against.
+    Some kinds may be found in a run and need not be (a diverging run also swings); they do not count.
     """
     right, missed, wrong = Counter[str](), Counter[str](), Counter[str]()
     families: dict[str, Counter[str]] = {}

@@ -54,7 +54,7 @@ def svm(kind: str) -> Family:
         run = Run(f"svm-{kind}", 0, **names, inequality=True, ki=ki, kp=kp, nu=0.0)
         problem.a, problem.b = a, -torch.ones(m).double()
         run = problem.run(run, steps)
-        # Near the optimum the support vectors decide; the way there is not linear, and may end in a cycle.
+        # Near the optimum the support vectors decide. The path to it is not linear, and may end in a cycle.
         ended_well = float(run.violation[steps // 2 :].max()) < 0.03
         return run if ended_well or kind != "healthy" else None
 

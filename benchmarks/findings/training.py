@@ -1,4 +1,4 @@
-"""One run in plain numpy: the alternating updates, and what is noted of them."""
+"""One run in plain numpy: the alternating updates, and their record."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 
 @dataclass
 class Run:
-    """One run: what it did, its gains, and what is true of it."""
+    """One run: its record, its gains, and the right findings."""
 
     family: str
     seed: int
@@ -49,14 +49,14 @@ def train(
     A test compares it with `nupi.Lagrangian` and `nupi.NuPI(init="ema")` to the last digits.
 
     Args:
-        run: the gains, and where to note what happens.
-        x: where the parameters start.
+        run: the gains; the record is written into it.
+        x: the start of the parameters.
         pull: the gradient of the objective.
         constraint: the violations and their Jacobian.
         primal: the optimizer of the parameters.
-        steps: how many; fewer if something is not finite.
-        noise: the standard deviation of what is added to the violations that the multipliers see.
-        seed: of the noise.
+        steps: the number of steps; the run ends earlier if something is not finite.
+        noise: the standard deviation of the noise on the violations that the multipliers get.
+        seed: the seed of the noise.
     """
     random = np.random.default_rng(seed)
     x = np.array(x, dtype=float)
@@ -82,7 +82,7 @@ def train(
 
 
 class Primal:
-    """SGD with momentum, or Adam, as torch has them: what to add to the parameters."""
+    """SGD with momentum, or Adam, as in torch."""
 
     def __init__(self, lr: float, momentum: float = 0.0, *, adam: bool = False) -> None:
         self.lr, self.momentum, self.adam = lr, momentum, adam
@@ -91,7 +91,7 @@ class Primal:
         self._steps = 0
 
     def step(self, gradient: Array) -> Array:
-        """What to add to the parameters, given the gradient."""
+        """The change of the parameters, given the gradient."""
         self._steps += 1
         if not self.adam:
             self._m = self.momentum * self._m + gradient

@@ -161,7 +161,7 @@ class Constraint:
         return e.abs() if self.bounds is None or self.bounds.both else e.clamp(min=0)
 
     def largest(self, values: torch.Tensor) -> torch.Tensor:
-        """The largest of these violations; below 0 if each is met with room to spare."""
+        """The largest of these violations; below 0 if each is met by a margin."""
         e = self.errors(values)
         return e.abs().max() if self.bounds is None or self.bounds.both else e.max()
 
@@ -364,7 +364,7 @@ def _checked_shape(size: Size) -> torch.Size:
 def _checked_init(init: float | torch.Tensor, shape: torch.Size) -> torch.Tensor:
     """The start as a tensor, float32 or wider: of the multipliers' shape, or one scalar for all of them."""
     try:
-        # A number is looked at on the host: the device that new tensors go to may be one without numbers.
+        # A number is checked on the host: the default device may be the meta device, whose tensors have no values.
         given = init if isinstance(init, torch.Tensor) else torch.as_tensor(init, device="cpu")
         start = given.detach().clone()
         start = start.to(torch.promote_types(start.dtype, torch.float32))

@@ -204,7 +204,7 @@ class MultiplierModule(nn.Module):
             self._parameters, self._load_state_dict_pre_hooks = every, hooks
 
     def _check_checkpoint(self, saved: Mapping[str, Any], kinds: Mapping[str, str], *, within: bool) -> None:
-        """Raise an error that names every misfit, unless these can be the multipliers here.
+        """Raise an error with all mismatches if these cannot be the multipliers here.
 
         Args:
             saved: the multipliers of the checkpoint, by name.

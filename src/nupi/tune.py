@@ -107,10 +107,8 @@ def bisect_kp(
         >>> found.kp, found.status, [each.kp for each in found.runs]
         (12.5, 'converged', [0.0, 40.0, 20.0, 10.0, 15.0, 12.5])
     """
-    low, high = (
-        number("low", low),
-        number("high", high),
-    )  # numpy's and torch's numbers would not fit the journal
+    # Plain floats: the journal cannot hold numbers of numpy or torch.
+    low, high = number("low", low), number("high", high)
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise ValueError(f"low={low!r} and high={high!r} must be finite, low below high")
     if not 0 < number("tolerance", tolerance) < math.inf:

@@ -33,13 +33,15 @@ def gated(*names):
 def test_a_limit_out_of_reach_is_refused_with_the_reason():
     with pytest.raises(
         ValueError,
-        match=r"channels of 'a' cannot go: one of them meets glu\(\), which has no rule here; gate other",
+        match=r"channels of .a. cannot be removed: one of them goes into glu\(\), which harvest does not support; gate",
     ):
         gates.budget(gated("a"), X, flops=0.5)
 
 
 def test_a_limit_that_other_gates_reach_comes_with_a_warning():
-    with pytest.warns(UserWarning, match=r"channels of 'a' cannot go: .* glu\(\).* partial=True to harvest"):
+    with pytest.warns(
+        UserWarning, match=r"channels of 'a' cannot be removed: .* glu\(\).* partial=True to harvest"
+    ):
         budget = gates.budget(gated("a", "b"), X, flops=0.9)
     assert budget.smallest < 0.9
 
@@ -47,12 +49,14 @@ def test_a_limit_that_other_gates_reach_comes_with_a_warning():
 def test_many_reasons_are_counted():
     model = nn.Sequential(*[each for _ in range(5) for each in (nn.Linear(8, 8), nn.Softmax(-1))])
     gates.attach(model, [str(2 * i) for i in range(5)])
-    with pytest.raises(ValueError, match=r"'4' cannot go: .*; and those of 2 more layers; gate other"):
+    with pytest.raises(
+        ValueError, match=r"'4' cannot be removed: .*; and those of 2 more layers; gate other"
+    ):
         gates.budget(model, X, flops=0.5)
 
 
 def test_without_such_gates_there_is_only_the_limit():
-    with pytest.raises(ValueError, match=r"of the network is left; gate more layers, or ask for more"):
+    with pytest.raises(ValueError, match=r"of the network is left; gate more layers, or raise the limit"):
         gates.budget(gated("b"), X, flops=0.5)
 
 

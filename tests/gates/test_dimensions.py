@@ -118,12 +118,18 @@ def test_a_channel_that_one_half_closes_goes_from_both():
         (lambda m, x: m.head(m.a(x) // 2), "only a size may be divided"),
         (
             lambda m, x: (lambda y: m.head(y) + x.split(y.size(1) // 4, 1)[0])(m.a(x)),
-            r"meets split\(\), which may read the number of channels",
+            r"goes into split\(\), which may read the number of channels",
         ),
-        (lambda m, x: m.head(m.a(x) * (m.a2(x).size(1) // 2)), r"meets mul\(\), which may read the number"),
-        (lambda m, x: m.head(torch.cat(m.a(x).chunk(2, 1), 1)), r"meets cat\(\)"),
+        (
+            lambda m, x: m.head(m.a(x) * (m.a2(x).size(1) // 2)),
+            r"goes into mul\(\), which may read the number",
+        ),
+        (lambda m, x: m.head(torch.cat(m.a(x).chunk(2, 1), 1)), r"goes into cat\(\)"),
         (lambda m, x: m.head(m.a(x).softmax(dim=1)), "another dimension than the channels'"),
-        (lambda m, x: m.head(m.a(x).flatten(2).softmax(2)[:, :, :64].view(len(IMAGES), 8, 8, 8)), "no room"),
+        (
+            lambda m, x: m.head(m.a(x).flatten(2).softmax(2)[:, :, :64].view(len(IMAGES), 8, 8, 8)),
+            "do not fit",
+        ),
     ],
 )
 def test_other_cuts_are_refused_in_words(call, words):

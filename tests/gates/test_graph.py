@@ -144,7 +144,7 @@ def test_a_layer_made_from_torchs_is_narrowed_only_if_it_does_the_same():
     images = torch.randn(2, 3, 8, 8)
     for last, message in (
         (Same(6, 2), None),
-        (Doubled(6, 2, 3), r"meets '2' \(Doubled\), which has no rule"),
+        (Doubled(6, 2, 3), r"goes into '2' \(Doubled\), which harvest does not support"),
     ):
         model = nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(), last)
         gates.attach(model, "0")

@@ -90,7 +90,7 @@ def test_groups_of_the_input_are_refused():
     model = nn.Sequential(convolution(3, 6, groups=3), nn.ReLU(), convolution(6, 2))
     gates.attach(model, "0")
     close(model, 0)
-    with pytest.raises(gates.HarvestError, match="go with the channels that come in"):
+    with pytest.raises(gates.HarvestError, match="stay or go with its input channels"):
         gates.harvest(model, IMAGES)
 
 
@@ -133,7 +133,7 @@ def test_what_an_rms_norm_counts_stays_although_its_weight_is_zero():
     ("norm", "words"),
     [
         (nn.LayerNorm(10), "closed ones too, and subtracts it; put the gates into it"),
-        (nn.RMSNorm(10, elementwise_affine=False), "no weight to make up for closed ones"),
+        (nn.RMSNorm(10, elementwise_affine=False), "no weight to correct for it"),
         (nn.GroupNorm(5, 10), "in a group of 'norm', which stays or goes as a whole"),
     ],
     ids=lambda each: type(each).__name__,

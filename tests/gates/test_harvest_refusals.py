@@ -108,18 +108,21 @@ def attention_over_channels():
         (mixed_norm, r"is not zero where '3' \(Conv2d\) uses it"),
         (the_output_itself, "part of the model's output"),
         (grouped, "in a group of .2., which stays or goes as a whole"),
-        (grouped_itself, r"its output meets .0. \(Conv2d\): its groups go with the channels that come in"),
-        (fixed_view, r"meets view\(\): fewer channels have no room"),
-        (channels_read, r"meets mul\(\), which may read the number"),
-        (named_argument, r"meets softmax\(\): it must be over another dimension"),
+        (
+            grouped_itself,
+            r"its output goes into .0. \(Conv2d\): its groups stay or go with its input channels",
+        ),
+        (fixed_view, r"goes into view\(\): its sizes are fixed, so fewer channels do not fit"),
+        (channels_read, r"goes into mul\(\), which may read the number"),
+        (named_argument, r"goes into softmax\(\): it must be over another dimension"),
         (called_twice, "'a', which is used twice"),
         (tied, "shares parameters"),
         (weight_read_elsewhere, "'a', which is used twice, shares parameters, or has them read elsewhere"),
         (depthwise_with_bias, "is not zero where .* uses it"),
         (added_to_something_live, r"is not zero where 'c' .* something is added"),
-        (added_to_the_input, r"meets add\(\): both sides"),
-        (named_sum, r"meets add\(\), called in a way"),
-        (attention_over_channels, r"meets softmax\(\): it must be over another dimension"),
+        (added_to_the_input, r"goes into add\(\): both sides"),
+        (named_sum, r"goes into add\(\), called in a way"),
+        (attention_over_channels, r"goes into softmax\(\): it must be over another dimension"),
     ],
 )
 def test_what_cannot_go_is_refused_by_name_or_left_in(build, message):
@@ -167,7 +170,7 @@ def test_layers_that_the_graph_does_not_show_are_stuck():
     with torch.no_grad():
         encoder.linear1.gate.log_alpha[:9] = -9.0
     with pytest.raises(
-        HarvestError, match=r"inside '0' \(TransformerEncoderLayer\), which is not looked into"
+        HarvestError, match=r"inside '0' \(TransformerEncoderLayer\), whose inside harvest does not see"
     ):
         harvest(model, torch.randn(2, 5, 8))
     model = Net(lambda m, x: m.used(x), used=small_model(), spare=small_model()[0])

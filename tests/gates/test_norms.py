@@ -152,7 +152,7 @@ def test_norms_without_a_gated_form_are_refused(norm, words):
 
 
 def test_the_wrong_number_of_gates_is_refused():
-    with pytest.raises(ValueError, match=r"wants HardConcrete\(4\)"):
+    with pytest.raises(ValueError, match=r"needs HardConcrete\(4\)"):
         gates.GatedGroupNorm(nn.GroupNorm(4, 12), gates.HardConcrete(12))
 
 

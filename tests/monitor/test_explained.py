@@ -142,7 +142,7 @@ def test_a_measure_that_saturates_below_its_target_is_infeasible_and_its_gradien
     # By hand: |grad| |x| with the derivative of the sigmoid.
     share = torch.sigmoid(x.detach().sum())
     reach = (share * (1 - share) * 2**0.5 * x.detach().norm()).item()
-    assert f"would take {reach:.3g} off a violation of {1.3 - share.item():.3g}" in finding.evidence
+    assert f"would lower the violation of {1.3 - share.item():.3g} by {reach:.3g}" in finding.evidence
 
 
 def test_two_constraints_that_contradict_each_other_are_opposed():

@@ -47,7 +47,7 @@ def test_steps_that_were_thinned_out_keep_their_numbers(tmp_path):
 
 def test_runs_of_different_lengths_are_refused():
     short, long = (Played(torch.zeros(n, 2), torch.zeros(n, 2)) for n in (3, 4))
-    with pytest.raises(ValueError, match=r"of one length, but these came: \[3, 4\]"):
+    with pytest.raises(ValueError, match=r"of one length, but lengths \[3, 4\] came"):
         replay({"a": short, "b": long})
     with pytest.raises(ValueError, match="of one length"):
         replay({"a": short}, steps=[1, 2])

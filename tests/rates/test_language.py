@@ -413,7 +413,7 @@ def test_what_is_wrong_is_named():
         (lambda: rates.precision_at_recall(1.5), ValueError, "recall=1.5"),
         (lambda: recall.gap("pairs"), ValueError, "choose 'groups' or 'overall'"),
         (lambda: rates.recall().gap(), ValueError, "at least 2 groups"),
-        (lambda: recall.gap() <= -0.1, ValueError, "never below 0"),
+        (lambda: recall.gap() <= -0.1, ValueError, "must be >= 0: a gap"),
         (lambda: recall.gap() >= 0.1, ValueError, "not a single constraint"),
         (lambda: recall <= float("nan"), ValueError, "finite"),
         (lambda: recall <= 5, ValueError, "bound=5: the recall is a share between 0 and 1; 5% is 0.05"),

@@ -235,7 +235,7 @@ def test_the_bar_waits_a_second_and_ends_its_line(capsys, monkeypatch):
         (
             {"dual": partial(torch.optim.RMSprop, maximize=True), "grid": {"lr": [0.1]}},
             TypeError,
-            "knows the dual optimizers of nupi, and SGD, Adam, but not RMSprop",
+            "supports the dual optimizers of nupi, and SGD, Adam, but not RMSprop",
         ),
         (
             {"dual": partial(torch.optim.Adam, maximize=True, amsgrad=True), "grid": {"lr": [0.1]}},
@@ -245,7 +245,7 @@ def test_the_bar_waits_a_second_and_ends_its_line(capsys, monkeypatch):
         ({"dual": partial(nupi.NuPI, kp=torch.ones(1)), "grid": {"ki": [0.1]}}, TypeError, "kp is a tensor"),
         ({"dual": {"a": nupi.NuPI, "b": nupi.NuPI}}, ValueError, "dual is a dict of 2: name the ones to use"),
         ({"dual": {"a": nupi.NuPI}, "grid": {"dual": ["c"], "ki": [0.1]}}, ValueError, "asks for dual 'c'"),
-        ({"primal": torch.optim.RMSprop}, TypeError, "primal: a sweep knows SGD, Adam"),
+        ({"primal": torch.optim.RMSprop}, TypeError, "primal: a sweep supports SGD, Adam"),
         ({"primal": partial(torch.optim.SGD, lr=0.1, weight_decay=0.1)}, ValueError, "weight_decay=0 only"),
         ({"chunk": 0}, ValueError, "chunk must be a number of settings"),
         ({"steps": 0}, ValueError, "steps must be"),

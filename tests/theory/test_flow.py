@@ -115,10 +115,10 @@ def test_a_start_may_be_a_list_or_require_a_gradient():
 @pytest.mark.parametrize(
     ("problem", "change", "message"),
     [
-        (LINE, {"ki": math.nan}, "ki=nan is no gain"),
+        (LINE, {"ki": math.nan}, "ki=nan must be finite"),
         (LINE, {"x0": 1.0}, "x0 must be a vector of finite numbers"),
         (LINE, {"x0": [math.nan, 1.0]}, "x0 must be a vector of finite numbers"),
-        (LINE, {"mu0": [0.0, 0.0]}, "mu0 must have a multiplier a constraint, 1, but 2 came"),
+        (LINE, {"mu0": [0.0, 0.0]}, "mu0 must have one multiplier per constraint, 1, but 2 came"),
         (LINE, {"times": [0.0, math.inf]}, "times must be at least two rising"),
         (FlowProblem(f=LINE.f, h=lambda x: x.sum()), {}, "h must return the violations as a vector"),
         (FlowProblem(f=lambda x: x, h=LINE.h), {}, "f must return a scalar"),

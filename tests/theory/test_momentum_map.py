@@ -75,7 +75,7 @@ def test_the_two_optimizers_walk_together(gains):
 
 
 def test_a_gain_that_is_not_finite_is_refused_by_name():
-    with pytest.raises(ValueError, match="kp=nan is no gain"):
+    with pytest.raises(ValueError, match="kp=nan must be finite"):
         as_momentum(1.0, math.nan, 0.5)
 
 

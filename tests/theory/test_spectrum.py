@@ -161,7 +161,7 @@ def test_rescaling_time_rescales_the_spectrum(seed, ki, kp):
     [
         ([[1.0, 2.0], [0.0, 1.0]], [[1.0, 1.0]], "h must be symmetric"),
         ([[1.0, 2.0]], [[1.0, 1.0]], "h must be square"),
-        (1.0, [[1.0, 2.0]], "a must have a row a constraint and 1 columns"),
+        (1.0, [[1.0, 2.0]], "a must have one row per constraint and 1 columns"),
         (torch.ones(2), [[1.0, 2.0]], r"h must be a matrix or a number, but its shape is \(2,\)"),
         (math.nan, 1.0, "h must be finite"),
     ],
@@ -230,7 +230,7 @@ def test_gains_and_numbers_that_are_not_finite_are_refused(bad):
         critical_kp(bad, 1.0, 1.0)
     with pytest.raises(ValueError, match="critical damping needs ki > 0, and finite"):
         critical_kp(1.0, 1.0, bad)
-    with pytest.raises(ValueError, match="is no gain: it must be finite"):
+    with pytest.raises(ValueError, match="must be finite"):
         regime(1.0, 1.0, 1.0, bad)
 
 

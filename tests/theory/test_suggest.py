@@ -125,7 +125,7 @@ def test_bad_requests_are_refused():
             suggest_gains([x], lagrangian, *evaluate(), lr=0.1, steps=few)
     pair = nupi.Lagrangian({"line": nupi.Equality(2)}).double()
     some = {"line": nupi.Indexed(seen["line"], torch.tensor([0]))}
-    with pytest.raises(ValueError, match=r"violations\['line'\] shows 1 of 2 constraints"):
+    with pytest.raises(ValueError, match=r"violations\['line'\] has 1 of 2 constraints"):
         suggest_gains([x], pair, loss, some, lr=0.1, steps=10)
     constant = torch.ones(1, dtype=torch.float64)
     with (

@@ -17,7 +17,7 @@ from tools.mutants.running import Baseline, measure, survives
 ROOT = Path(__file__).parents[2]
 CORE = ("rule.py", "constraints.py", "multipliers.py", "lagrangian.py", "violations", "ascent", "optim")
 
-# Tests of the core that run within one process; a fault is given to those that run its lines.
+# Tests of the core that run in one process; of these, a fault gets those that run its lines.
 FAST = (
     "tests/test_rule.py",
     "tests/test_lagrangian.py",
@@ -30,7 +30,7 @@ FAST = (
     "tests/training/test_checkpoints.py",
     "tests/training/test_loading.py",
 )
-# What survives these is given to all of the following: other processes, compiled steps, exact solutions.
+# A fault that survives these gets all of the following: several processes, compiled steps, exact solutions.
 SLOW = (
     "tests/many_processes",
     "tests/test_own_violation.py",
@@ -40,7 +40,7 @@ SLOW = (
     "tests/training/test_compile.py",
     "tests/training/test_compile_rows.py",
 )
-# A fault whose tests time out counts as found. All slow tests take minutes, which must not be taken for a fault.
+# A fault whose tests time out counts as found. The slow tests take minutes, so their limit must be long.
 _PATIENCE = 4
 
 
@@ -57,7 +57,7 @@ def sources() -> list[Path]:
 
 
 def arguments() -> argparse.Namespace:
-    """What was asked for on the command line."""
+    """The options of the command line."""
     parser = argparse.ArgumentParser(prog="make mutants ARGS=...", description=__doc__)
     parser.add_argument("--sample", type=int, default=200, help="how many faults; 0 means all (default: 200)")
     parser.add_argument("--seed", type=int, default=0, help="which sample (default: 0)")
@@ -73,9 +73,9 @@ def arguments() -> argparse.Namespace:
 
 
 def chosen_faults(options: argparse.Namespace) -> list[Fault]:
-    """The sample, without what is known to change nothing.
+    """The sample, without equivalent faults.
 
-    It is drawn before equivalent faults are left out, so that naming one more does not make it another sample.
+    It is drawn before these are left out, so that a new entry in equivalent.txt does not change the sample.
     """
     equivalent = known_equivalent(Path(__file__).parent / "equivalent.txt", ROOT)
     every = [each for path in sources() for each in mutations_of(path, ROOT) if options.only in each.label]
@@ -103,9 +103,9 @@ def is_found(fault: Fault, baseline: Baseline, options: argparse.Namespace) -> b
 
 
 def main() -> None:
-    """Try the faults, and say which survived."""
+    """Try the faults, and print which survived."""
     options = arguments()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # so that the tests which are running end too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # so that running tests end too
     chosen = chosen_faults(options)
     start = time.monotonic()
     kept = Kept(ROOT / "out/mutants", [*sources(), *(ROOT / "tests").rglob("*.py")])

@@ -1,4 +1,4 @@
-"""The faults that a Python file can have: the mutants that cosmic-ray makes of it, with its operators and with ours."""
+"""The faults of a Python file: the mutants that cosmic-ray makes of it, with its operators and with ours."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Mutation:
-    """A place where an operator can change a file. Which text that makes is found out when it is asked for."""
+    """A place where an operator can change a file. The changed text is made only when needed."""
 
     path: str
     function: str
@@ -65,7 +65,7 @@ def mutations_of(path: Path, root: Path) -> Iterator[Mutation]:
 
 
 def fault_of(mutation: Mutation, root: Path) -> Fault | None:
-    """What a mutation makes of its file; None if that is no Python, or nothing that a test is for."""
+    """The fault of a mutation; None if the changed file is not valid Python, or tests are not meant to find it."""
     before = (root / mutation.path).read_text(encoding="utf-8")
     after = mutate_code(before, get_operator(mutation.operator)(), mutation.occurrence)
     if after is None or _bytecode(after) in (None, _bytecode(before)):
@@ -76,7 +76,7 @@ def fault_of(mutation: Mutation, root: Path) -> Fault | None:
 
 
 def known_equivalent(file: Path, root: Path) -> set[str]:
-    """The names of faults that change nothing; the line before each says why. All must be of lines that are there."""
+    """The names of equivalent faults; the line above each says why. The lines that they change must exist."""
     names = {
         line.strip()
         for line in file.read_text(encoding="utf-8").splitlines()
@@ -91,7 +91,7 @@ def known_equivalent(file: Path, root: Path) -> set[str]:
 
 
 def _difference(before: list[str], after: list[str]) -> tuple[str, str, int]:
-    """The lines that differ, as one line each, and the how-manieth of their kind in the file they are."""
+    """The lines that differ, each joined to one line, and which occurrence of the old line in the file it is."""
     first = next(i for i, pair in enumerate(zip(before, after, strict=False)) if pair[0] != pair[1])
     left, right = len(before), len(after)
     while min(left, right) > first and before[left - 1] == after[right - 1]:
@@ -122,9 +122,9 @@ def _statements(text: str) -> dict[int, int]:
 
 @cache
 def _bytecode(text: str) -> CodeType | None:
-    """What Python makes of a text, without line numbers and what tests are not for; None if it is no Python.
+    """The bytecode of a text, without line numbers and parts that need no test; None if it is not valid Python.
 
-    What Python warns of, such as `x is "mean"`, is none either: every test would fail for the warning alone.
+    None also if Python warns of it, as of `x is "mean"`: every test would fail just for the warning.
     """
     try:
         tree = _Plain().visit(ast.parse(text))
@@ -138,7 +138,7 @@ def _bytecode(text: str) -> CodeType | None:
 
 
 class _Plain(ast.NodeTransformer):
-    """Takes out types, imports for types, asserts (a word to the type checker), and texts that are shown."""
+    """Removes types, imports for types, asserts (they are for the type checker), and texts of messages."""
 
     def visit_arg(self, node: ast.arg) -> ast.arg:
         node.annotation = None
@@ -164,7 +164,7 @@ class _Plain(ast.NodeTransformer):
         return ast.Constant("")
 
     def visit_keyword(self, node: ast.keyword) -> ast.AST:
-        """`strict` of a zip guards against mistakes that are not there."""
+        """`strict` of a zip has an effect only if there is a bug."""
         if node.arg == "strict":
             node.value = ast.Constant(None)
         return self.generic_visit(node)

@@ -1,6 +1,6 @@
-"""What is kept of earlier runs of `make mutants`, so that one that was ended goes on where it was.
+"""Results of earlier runs of `make mutants`, so that a run that was stopped can continue.
 
-Everything is kept under a fingerprint of the core and of its tests: after a change of either it starts anew.
+They are stored by a fingerprint of the core and its tests: after a change of either, a run starts again.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Kept:
     """The baseline and the verdicts of one state of the code.
 
     Args:
-        folder: where to keep them.
-        files: what they depend on.
+        folder: the folder for the results.
+        files: the files on which the results depend.
     """
 
     def __init__(self, folder: Path, files: Iterable[Path]) -> None:
@@ -36,7 +36,7 @@ class Kept:
         self._found = self._read()
 
     def baseline(self) -> Baseline | None:
-        """What the tests did without a fault, if that was measured."""
+        """The result of the tests without a fault, if it was measured."""
         if not self._baseline.exists():
             return None
         plain = json.loads(self._baseline.read_text(encoding="utf-8"))
@@ -68,6 +68,5 @@ class Kept:
         if not self._verdicts.exists():
             return {}
         lines = self._verdicts.read_text(encoding="utf-8").splitlines()
-        return dict(
-            json.loads(line) for line in lines if line.endswith("]")
-        )  # the last may have been cut off
+        # The last line may have been cut off.
+        return dict(json.loads(line) for line in lines if line.endswith("]"))

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     ]  # the number of a node's child, and the text to put in its place
 
 _ASSIGNMENTS = {"+=": "-=", "-=": "+=", "*=": "/=", "/=": "*=", "//=": "*=", "|=": "&=", "&=": "|="}
-_LARGE = 100  # a number from which on one more or less, which cosmic-ray makes of it, changes nothing
+_LARGE = 100  # for larger numbers, cosmic-ray's change by 1 has no effect
 
 OPERATORS: dict[str, type[Operator]] = {}
 plugins.OPERATOR_PROVIDERS["nupi"] = OPERATORS
 
 
 class _Change(Operator):  # type: ignore[misc] # cosmic-ray has no types
-    """Puts another text in the place of a child of a node."""
+    """Replaces a child of a node by another text."""
 
     changes: Callable[[Any], Changes]
     shown: tuple[tuple[str, str], ...]
@@ -83,7 +83,7 @@ def fix_condition(node: Any) -> Changes:
 
 @_operator(("x in y\n", "x not in y\n"), ("x not in y\n", "x in y\n"))
 def replace_membership(node: Any) -> Changes:
-    """Put `in` for `not in`, and the other way round."""
+    """Replace `in` by `not in`, and the reverse."""
     for number in range(1, len(node.children), 2) if node.type == "comparison" else ():
         word = " ".join(node.children[number].get_code().split())
         if word in ("in", "not in"):
@@ -92,14 +92,14 @@ def replace_membership(node: Any) -> Changes:
 
 @_operator(("x += y\n", "x -= y\n"))
 def replace_assignment(node: Any) -> Changes:
-    """Put `-=` for `+=`, and others alike."""
+    """Replace `+=` by `-=`, and similar assignments."""
     if node.type == "expr_stmt" and node.children[1] in _ASSIGNMENTS:
         yield 1, _ASSIGNMENTS[node.children[1].value]
 
 
 @_operator(("x = 4096\n", "x = 4096000\n"))
 def enlarge_number(node: Any) -> Changes:
-    """Take a thousand times a large number."""
+    """Multiply a large number by a thousand."""
     for number, child in enumerate(node.children):
         if child.type == "number" and ast.literal_eval(child.value) >= _LARGE:
             yield number, repr(1000 * ast.literal_eval(child.value))

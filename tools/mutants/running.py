@@ -1,6 +1,6 @@
-"""The tests, with a fault or without one, in a process of their own that has torch already.
+"""Run the tests, with or without a fault, in a forked process.
 
-The process is forked from one that has imported torch and pytest, and nothing of nupi: that saves most of a run's time.
+It is forked from a process that has imported torch and pytest, but not nupi, which saves most of the time of a run.
 """
 
 from __future__ import annotations
@@ -48,12 +48,11 @@ _FAILED, _TIMED_OUT, _NO_TESTS = 1, 124, 5
 
 @dataclass
 class Baseline:
-    """What the tests do without a fault."""
+    """The result of the tests without a fault."""
 
     seconds: dict[str, float] = field(default_factory=dict)  # by test
-    lines: dict[str, dict[int, set[str]]] = field(
-        default_factory=dict
-    )  # by file and line, the tests that run it
+    # By file and line, the tests that run it.
+    lines: dict[str, dict[int, set[str]]] = field(default_factory=dict)
 
     def tests_for(self, fault: Fault) -> list[str]:
         """The tests that run the faulty lines, fastest first; all if they run only when the file is imported."""
@@ -63,13 +62,13 @@ class Baseline:
         return sorted(chosen, key=lambda test: self.seconds.get(test, 0.0))
 
     def first_of(self, tests: Sequence[str]) -> list[str]:
-        """Those of one file, which most of the fastest tests are in: it is collected sooner than all files are."""
+        """The tests of the file that has most of the fastest tests: pytest collects one file sooner than all."""
         files = Counter(test.partition("::")[0] for test in tests[:_FASTEST])
         return [test for test in tests if files and test.partition("::")[0] == files.most_common(1)[0][0]]
 
 
 class _Watch:
-    """Notes how long each test takes and, with a `cover`, which lines it runs."""
+    """Records how long each test takes and, with `cover`, which lines it runs."""
 
     def __init__(self, cover: coverage.Coverage) -> None:
         self.cover, self.seconds = cover, defaultdict[str, float](float)
@@ -173,7 +172,7 @@ def _forked(run: Callable[[], int], timeout: float) -> tuple[int, str]:
             code = _waited(child, timeout)
         finally:
             with suppress(ProcessLookupError):
-                os.killpg(child, signal.SIGKILL)  # the child, or what it has left behind
+                os.killpg(child, signal.SIGKILL)  # the child and its own children
         if code == _TIMED_OUT:
             os.waitpid(child, 0)
         output.seek(0)

@@ -1,4 +1,4 @@
-"""Show the `Example:` of a docstring as code: the parser of the reference knows that section by its plural alone."""
+"""Show the `Example:` of a docstring as code: the parser of the reference only knows the plural, `Examples:`."""
 
 from __future__ import annotations
 

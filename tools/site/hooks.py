@@ -1,11 +1,11 @@
 """What `make docs` adds to mkdocs: files of the repository that a page links to become pages of the site.
 
-A page in docs/ may link to `../examples/fair_classifier.py`: on a forge that opens the file, and on the site it opens a
-page that shows it. A link to a folder opens a list of its files. So one link serves both, and a strict build finds one
-that leads nowhere.
+A page in docs/ may link to `../examples/fair_classifier.py`. On a forge this opens the file, on the site a page that
+shows it. A link to a folder opens a list of its files. So the same link works in both, and a strict build finds broken
+ones.
 
-A figure of a notebook has its alternative text in the metadata of its cell, as `alt`, since no template of the site
-has a place for it.
+The alternative text of a notebook's figure is in the metadata of its cell, as `alt`, because the site's templates have
+no place for it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LANGUAGES = {".py": "python", ".json": "json", ".toml": "toml", ".yml": "yaml", 
 
 
 def repository_path(page: str, link: str) -> Path | None:
-    """What a link of a page leads to outside docs/, from the repository's root; None if it stays inside."""
+    """The target of a link outside docs/, relative to the repository's root; None if it is inside docs/."""
     target = posixpath.normpath(posixpath.join("docs", posixpath.dirname(page), link))
     if target.startswith(("docs/", "..")) or not (ROOT / target).exists():
         return None
@@ -33,7 +33,7 @@ def repository_path(page: str, link: str) -> Path | None:
 
 
 def shown_at(path: Path) -> str:
-    """Where the site shows a file of the repository."""
+    """The page of the site that shows a file of the repository."""
     return f"files/{path.as_posix()}.md"
 
 
@@ -64,9 +64,9 @@ def on_files(files: Files, *, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Any, files: Files, **_: Any) -> str:
-    """Let links between docs/ and the rest of the repository lead to where the site shows their targets."""
+    """Change links to files outside docs/ into links to the pages that show these files."""
     here = page.file.src_uri
-    # Where the text stands in the repository, which its links count from.
+    # The text's own path in the repository, to which its links are relative.
     home = here[len("files/") : -len(".md")] if here.startswith("files/") else f"docs/{here}"
 
     def redirected(found: re.Match[str]) -> str:
@@ -83,7 +83,7 @@ WITHOUT_TEXT = "No description has been provided for this image"
 
 
 def on_page_content(html: str, *, page: Any, **_: Any) -> str:
-    """Give the figures of a notebook their alternative texts, in their order."""
+    """Set the alternative texts of a notebook's figures, in their order."""
     if not page.file.src_uri.endswith(".ipynb"):
         return html
     cells = json.loads(Path(page.file.abs_src_path).read_text())["cells"]

@@ -1,13 +1,13 @@
-"""One step of a dual optimizer over the multipliers of some constraints: all of it, or nothing.
+"""One step of a dual optimizer over the multipliers of some constraints: it is taken as a whole, or not at all.
 
 | file                  | what it has                                                                        |
 | --------------------- | ---------------------------------------------------------------------------------- |
 | `step.py`             | the step: checked, taken, projected, and undone if anything raises                 |
-| `snapshot.py`         | what a step may change, kept so that it can be put back, on the host or on a device |
-| `finite.py`           | violations and multipliers that are not finite: the errors, and what a device reports |
-| `repeat.py`           | a step like the last one, without finding everything out again                     |
-| `many_groups.py`      | such a step over many small groups, as one vector                                  |
-| `other_optimizers.py` | what torch's own optimizers need                                                   |
+| `snapshot.py`         | copies of what a step may change, to undo it on the host or on a device            |
+| `finite.py`           | violations and multipliers that are not finite: the errors, the reports of a device |
+| `repeat.py`           | the fast path for a step like the last one                                         |
+| `many_groups.py`      | the fast path for many small groups, joined to one vector                          |
+| `other_optimizers.py` | gradients in the layout that torch's own optimizers take                           |
 """
 
 from nupi.ascent.finite import NonFiniteMultiplierError, NonFiniteViolationError, Refusals

@@ -1,4 +1,4 @@
-"""Nothing that is not finite ever stays in a multiplier: the errors that say so, and what a device reports later."""
+"""Keep nan and inf out of multipliers: the errors, and the refusals that a device reports later."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class NonFiniteViolationError(ValueError):
-    """A violation was nan or infinite; no multiplier and no controller state was changed by it.
+    """A violation was nan or infinite. No multiplier and no controller state has changed.
 
     Example:
         >>> import torch, nupi
@@ -31,7 +31,7 @@ class NonFiniteViolationError(ValueError):
         "stay as they were."
     )
     _advice = (
-        "Look at how the violation is computed: a mean over an empty group, a division by zero, a model that "
+        "Check how the violation is computed: a mean over an empty group, a division by zero, a model that "
         "diverged (on an accelerator also: an index out of range, or a gain so large that the step overflows)"
     )
 
@@ -40,7 +40,7 @@ class NonFiniteViolationError(ValueError):
         super().__init__(text or self._text(""))
 
     def add_record(self, shown: str) -> None:
-        """Say what a record of the run shows, before the advice for those who have none."""
+        """Add the text of a listener, such as a monitor, before the general advice."""
         self.args = (self._text(f" {shown} If that does not explain it:"),)
 
     def _text(self, between: str) -> str:
@@ -52,7 +52,7 @@ class NonFiniteViolationError(ValueError):
 
 
 class NonFiniteMultiplierError(NonFiniteViolationError):
-    """Finite violations would have made multipliers or their state overflow; nothing was changed.
+    """A step on finite violations would have made multipliers or their state overflow. Nothing has changed.
 
     Example:
         >>> import torch, nupi
@@ -73,7 +73,7 @@ class NonFiniteMultiplierError(NonFiniteViolationError):
 
 
 def not_finite(moves: Iterable[Move], tensors: Iterable[Iterable[torch.Tensor]]) -> list[str]:
-    """The names of the moves for which some tensor has a value that is not finite."""
+    """The names of the moves of which some tensor is not finite."""
     return [
         move.name
         for move, each in zip(moves, tensors, strict=True)
@@ -82,27 +82,27 @@ def not_finite(moves: Iterable[Move], tensors: Iterable[Iterable[torch.Tensor]])
 
 
 class Refusals:
-    """Which constraints a device has refused, one boolean each, until the host has heard of it.
+    """Which constraints a device has refused, until this has been reported: one boolean flag each.
 
-    Flags are raised on the device without waiting. `report` begins to copy them to the host, and returns the names once
-    they have arrived. It does not own the flags: they are a buffer of the Lagrangian, and move with it.
+    Flags are set on the device without waiting. `report` starts their copy to the host, and returns the names when it
+    has arrived. The flags are a buffer of the Lagrangian, and move with it.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
         self._position = {name: i for i, name in enumerate(names)}
-        self.silent = True  # whether there is nothing that the host has not heard of
-        self._pending = False  # whether a flag may have been raised since the host last looked
+        self.silent = True  # whether nothing is left to report
+        self._pending = False  # whether a flag may have been set since the last copy to the host
         self._copy: torch.Tensor | None = None
         self._arrival: torch.Event | None = None
 
     def note(self, flags: torch.Tensor, moves: Sequence[Move], finite: Sequence[torch.Tensor]) -> None:
-        """Raise the flags of the moves that were not finite, on the device."""
+        """Set the flags of the moves that were not finite, on the device."""
         for move, fine in zip(moves, finite, strict=True):
             flags[self._position[move.name]] |= ~fine
         self._pending, self.silent = True, False
 
     def report(self, flags: torch.Tensor, *, wait: bool) -> list[str]:
-        """The names that were refused, if that is known by now, or after waiting for it; their flags go down."""
+        """The names of refused constraints, as far as known now, or with `wait` all; clears their flags."""
         if self.silent:
             return []
         if self._copy is None or wait:
@@ -117,7 +117,7 @@ class Refusals:
         self.silent = not self._pending
         names = [name for name, bad in zip(self._position, refused.tolist(), strict=True) if bad]
         if names:
-            # Only what is reported is cleared: more may have been refused while this was on its way.
+            # Clear only the reported flags: others may have been set during the copy.
             flags &= ~refused.to(flags.device)
         return names
 
@@ -130,7 +130,7 @@ class Refusals:
         return self._arrival.query()
 
     def __deepcopy__(self, memo: dict[int, object]) -> Refusals:
-        """A copied problem looks for itself: an event of a stream cannot be copied."""
+        """A copy starts without a copy to the host under way, because an event of a stream cannot be copied."""
         return self._fresh(list(self._position), not self.silent)
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -1,8 +1,8 @@
-"""A step like the last one over many small groups, whose numbers are joined to one vector for the arithmetic.
+"""The fast path for a step over many small groups: their numbers are joined to one vector.
 
-A kernel that moves a hundred small tensors in one call still pays for each of them, in each of the ten operations of a
-step. Here the numbers are joined, moved as one tensor, and written back in one call. Nothing is written before all is
-computed, so there is nothing to undo. `python -m benchmarks groups` shows what that saves.
+A `foreach` kernel over a hundred small tensors still pays for each of them, in each of the ten operations of a step.
+Here the numbers are joined, moved as one tensor, and written back in one call. They are written only when all are
+computed, so there is nothing to undo. `python -m benchmarks groups` measures the time this saves.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from nupi.optim.update import Batch
 
-MANY = 8  # groups from which on joining them pays
-_SMALL = 4096  # constraints in a group, on average; larger ones are moved where they are
+MANY = 8  # with this many groups or more, joining them is faster
+_SMALL = 4096  # the largest mean number of constraints in a group; larger groups are not joined
 
 _KIND = attrgetter("dtype", "layout", "device")
 _SHAPE, _BOUNDS, _REQUIRES_GRAD = map(attrgetter, ("shape", "bounds", "requires_grad"))
@@ -33,7 +33,7 @@ _PLAIN = {torch.Tensor}
 
 
 class Vector:
-    """A batch of groups that move alike, with memory in which their numbers stand one after another."""
+    """Groups that move by the same gains, with memory for their numbers as one vector."""
 
     __slots__ = ("batch", "first", "last", "parts", "state", "tensors", "theta", "wholes")
 
@@ -41,8 +41,8 @@ class Vector:
         assert isinstance(batch.theta, list)
         sizes = [theta.numel() for theta in batch.theta]
         self.batch, self.first, self.last = batch, first, first + sum(sizes)
-        self.tensors: list[torch.Tensor] = []  # what a step writes to,
-        self.parts: list[torch.Tensor] = []  # and where its new numbers stand
+        self.tensors: list[torch.Tensor] = []  # the tensors that a step writes to,
+        self.parts: list[torch.Tensor] = []  # and the parts of the vector with their new numbers
         self.wholes: list[tuple[torch.Tensor, list[torch.Tensor]]] = []
         with torch.inference_mode(False):
             self.theta = self._joined(batch.theta, sizes)
@@ -57,7 +57,7 @@ class Vector:
         return whole
 
     def compute(self, dual: DualOptimizer, errors: torch.Tensor) -> None:
-        """Compute a step by these errors of all groups; it is not written back yet."""
+        """Compute a step by the errors of all groups, without writing it back."""
         for whole, flat in self.wholes:
             torch.cat(flat, out=whole)
         group, bounds = self.batch.works[0].group, self.batch.works[0].bounds
@@ -66,7 +66,7 @@ class Vector:
 
 
 class ManyGroups(Repeat):
-    """The last step over many small groups of a dual optimizer, to be taken again. Use `expect`."""
+    """The last step over many small groups of a dual optimizer, ready to be repeated. Made by `expect`."""
 
     __slots__ = (
         "_as_found",
@@ -85,7 +85,7 @@ class ManyGroups(Repeat):
         for batch, _ in self._batches:
             self._vectors.append(Vector(batch, first))
             first = self._vectors[-1].last
-        # In the order in which their numbers stand.
+        # In the order of the vector.
         self._places = places = [places[i] for _, which in self._batches for i in which]
         self._names = [place.name for place in places]
         self._thetas = [place.theta for place in places]
@@ -100,7 +100,7 @@ class ManyGroups(Repeat):
 
     @classmethod
     def serves(cls, repeat: Repeat, violations: Mapping[str, Any]) -> bool:
-        """Whether a step may be taken, and pays, in this way."""
+        """Whether a step can be taken in this way, and faster."""
         dual, places = repeat._dual, repeat._places
         return (
             len(places) >= MANY
@@ -127,7 +127,7 @@ class ManyGroups(Repeat):
         constraints: Mapping[str, Constraint],
         violations: Mapping[str, Any],
     ) -> list[torch.Tensor] | None:
-        """Take the step again, and return all errors as one; None, with nothing changed, if it is not the same step."""
+        """Repeat the step, and return all errors as one; None, with nothing changed, if it is not the same step."""
         ours, names = self._dual, self._names
         if dual is not ours or not isinstance(violations, dict) or len(violations) != len(names):
             return None
@@ -153,7 +153,7 @@ class ManyGroups(Repeat):
         return errors
 
     def _look(self) -> tuple[object, ...]:
-        """What must be the same if the step is to be: where numbers are, bounds, param groups and state."""
+        """All that must be unchanged to repeat the step: pointers, bounds, param groups and state."""
         dual, thetas = self._dual, self._thetas
         states = [dual.state.get(theta) or {} for theta in thetas]
         values = [value for state in states for value in state.values()]
@@ -167,14 +167,14 @@ class ManyGroups(Repeat):
         )
 
     def _move(self, errors: list[torch.Tensor]) -> None:
-        """Compute everything, then write it back in one call."""
+        """Compute all new numbers, then write them back in one call."""
         for vector in self._vectors:
             vector.compute(self._dual, errors[0])
         torch._foreach_copy_(*self._written)
         self._dual._opt_called = True  # type: ignore[attr-defined] # so that a scheduler knows of the step
 
     def moves(self, errors: list[torch.Tensor]) -> list[Move]:
-        """What a listener hears of a step that was taken."""
+        """The moves of the step, for listeners."""
         parts = errors[0].split([theta.numel() for theta in self._thetas])
         return [
             Move(place.name, place.theta, part.view(place.theta.shape), place.bounds)
@@ -188,7 +188,7 @@ def expect(
     constraints: Mapping[str, Constraint],
     violations: Mapping[str, Any],
 ) -> Repeat | None:
-    """What a step of whole groups that was just taken needs to be taken again; None if it cannot be."""
+    """Prepare to repeat the step that was just taken over whole groups; None if it cannot be repeated."""
     repeat = Repeat.of(dual, moves, constraints)
     if repeat is None or not ManyGroups.serves(repeat, violations):
         return repeat

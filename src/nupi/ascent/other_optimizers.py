@@ -1,6 +1,6 @@
-"""What torch's own optimizers, and other libraries', need: errors in a layout that they take.
+"""Give the optimizers of torch and of other libraries errors in a layout that they take.
 
-An optimizer of nupi takes some rows of a group as they come. Of torch's own each has its own idea of them:
+nupi's optimizers take errors of some rows of a group. With torch's own it depends on the optimizer:
 
 | optimizer                      | `Indexed`                          | `Averaged`, rows without a count |
 | ------------------------------ | ---------------------------------- | -------------------------------- |
@@ -9,8 +9,8 @@ An optimizer of nupi takes some rows of a group as they come. Of torch's own eac
 | SparseAdam                     | a sparse gradient                  | a sparse gradient                |
 | all others                     | refused                            | put back after a dense step      |
 
-SGD with momentum could take sparse gradients, but its momentum would be sparse then, and would take no dense one again;
-weight decay refuses them in the middle of a step.
+SGD with momentum could take sparse gradients, but then its momentum would be sparse, and could never take a dense one.
+With weight decay it raises in the middle of a step.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def in_their_layout(dual: torch.optim.Optimizer, moves: Sequence[Move]) -> list[
 
 
 def as_gradient(move: Move) -> torch.Tensor:
-    """The error as a gradient, sparse if only some rows have one. A copy: an optimizer may write to its gradients."""
+    """A copy of the error as a gradient, sparse if only some rows have one. Optimizers may write to gradients."""
     if move.rows is None:
         return move.error.clone()
     return torch.sparse_coo_tensor(
@@ -44,18 +44,18 @@ def as_gradient(move: Move) -> torch.Tensor:
 
 
 def explained(dual: torch.optim.Optimizer, moves: Sequence[Move], error: RuntimeError) -> RuntimeError:
-    """The error of an optimizer that takes no sparse gradients, saying whose it was and what takes one."""
+    """An error that names the optimizer that takes no sparse gradients, and those that do."""
     names = [move.name for move in moves if move.rows is not None]
     if not names or "sparse" not in str(error):
         return error
     return RuntimeError(
-        f"{type(dual).__name__} takes no Indexed violations, and {', '.join(map(repr, names))} came as such; "
+        f"{type(dual).__name__} takes no Indexed violations, but {', '.join(map(repr, names))} came as such; "
         "use an optimizer of nupi, or torch's SGD, Adagrad or SparseAdam"
     )
 
 
 def make_state_dense(dual: torch.optim.Optimizer, moves: Sequence[Move]) -> None:
-    """Turn state that came sparse, as from an older checkpoint, into what takes gradients of any layout."""
+    """Make sparse state dense, such as that of an older checkpoint, so that it takes gradients of any layout."""
     if not _has_memory(dual):
         return
     for move in moves:

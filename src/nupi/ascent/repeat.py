@@ -1,9 +1,8 @@
-"""A step like the last one: what the last step has found out is compared, and not found out again.
+"""The fast path for a step like the last one: it checks that nothing has changed, and repeats the step.
 
 Most steps of a training are alike: the same dual optimizer, the same constraints, a tensor for each on the host.
-`Repeat` keeps what such a step needs, and takes the next one if nothing has changed. It refuses nothing by itself:
-where anything is other than it was, it says so before it has touched anything, and `take_step` does the work and
-raises. `python -m benchmarks step` shows what that saves.
+`Repeat` keeps what such a step needs, and takes the next one if nothing has changed. Otherwise it returns None and
+changes nothing, and `take_step` takes the step or raises. `python -m benchmarks step` measures the time this saves.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ if TYPE_CHECKING:
     from nupi.constraints import Constraint
 
 _NO_STATE: dict[str, torch.Tensor] = {}
-_FEW = 4  # tensors of state
+_FEW = 4  # up to this many tensors of state are compared one by one
 
 
 class Place:
-    """One group of multipliers as a step has found it."""
+    """One group of multipliers, as the last step found it."""
 
     __slots__ = (
         "bounds",
@@ -57,10 +56,10 @@ class Place:
         self.many = len(self.kept) > _FEW and all(tensor.numel() > 1 for tensor in self.kept)
 
     def same(self, state: Iterable[torch.Tensor]) -> bool:
-        """Whether these are the very tensors of a state of many that was found.
+        """Whether these are the same tensor objects as in the state of the last step.
 
-        Lists compare by identity first, five times as fast as a list of identities is made. Two tensors of several
-        numbers that are not the same have no one answer, and torch raises.
+        `==` of lists compares identities first, five times as fast as building a list of ids. If two tensors with
+        several elements are not the same object, torch raises.
         """
         try:
             return [*state] == self.kept
@@ -74,7 +73,7 @@ class Place:
         constraints: Mapping[str, Constraint],
         given: Any,
     ) -> torch.Tensor | None:
-        """The error that a violation means; None if it, or anything that it is to move, is other than before."""
+        """The error for a violation; None if the violation, the multipliers or the state are other than before."""
         theta, constraint, group = self.theta, self.constraint, self.group
         if (
             type(given) is not torch.Tensor
@@ -82,13 +81,13 @@ class Place:
             or not given.is_cpu
             or given.layout is not torch.strided
             or multipliers.get(self.name) is not theta
-            or theta.data_ptr() != self.pointer  # somebody has replaced its data
+            or theta.data_ptr() != self.pointer  # its data has been replaced
             or theta.requires_grad
             or constraints.get(self.name) is not constraint
             or constraint.bounds is not self.bounds
             or dual.param_groups[self.number] is not group
             or not group["maximize"]
-            # The tensors are kept alive here, so that no other one can have the identity of one of them.
+            # The tensors are kept alive here, so that no other tensor can get the same id.
             or (
                 not self.same(dual.state.get(theta, _NO_STATE).values())
                 if self.many
@@ -105,9 +104,9 @@ class Place:
 
 
 class Repeat:
-    """The last step of a dual optimizer over some constraints, to be taken again.
+    """The last step of a dual optimizer over some constraints, ready to be repeated.
 
-    Use `Repeat.of`, which knows which steps can be.
+    Use `Repeat.of`, which checks that the step can be repeated.
     """
 
     __slots__ = ("_batches", "_copies", "_dual", "_gains_seen", "_moving", "_places", "_storages", "_undoing")
@@ -134,7 +133,7 @@ class Repeat:
     def of(
         cls, dual: torch.optim.Optimizer, moves: Sequence[Move], constraints: Mapping[str, Constraint]
     ) -> Repeat | None:
-        """What the step of whole groups that was just taken needs to be taken again; None if it cannot be."""
+        """Prepare to repeat the step that was just taken over whole groups; None if it cannot be repeated."""
         if not isinstance(dual, DualOptimizer) or dual.watched:
             return None
         numbers = {id(p): number for number, group in enumerate(dual.param_groups) for p in group["params"]}
@@ -155,7 +154,7 @@ class Repeat:
         constraints: Mapping[str, Constraint],
         violations: Mapping[str, Any],
     ) -> list[torch.Tensor] | None:
-        """Take the step again, and return its errors; None, with nothing changed, if it is not the same step.
+        """Repeat the step, and return its errors; None, with nothing changed, if it is not the same step.
 
         Args:
             dual: the optimizer.
@@ -175,9 +174,11 @@ class Repeat:
         for place in self._places:
             given = violations.get(place.name)
             error = place.error(ours, multipliers, constraints, given)
-            if error is None or error.requires_grad:  # it has one if the constraint has parameters of its own
+            # An error has a graph if the constraint has parameters of its own.
+            if error is None or error.requires_grad:
                 return None
-            # What the step writes to would move while it is read. A result of the model is none of that.
+            # An error that shares memory with what the step writes to would change while it is read. `take_step` copies
+            # it. A result of the model never shares this memory.
             if given.is_leaf and error.untyped_storage().data_ptr() in self._storages:  # type: ignore[union-attr]
                 return None
             errors.append(error)
@@ -190,14 +191,14 @@ class Repeat:
         return errors
 
     def moves(self, errors: list[torch.Tensor]) -> list[Move]:
-        """What a listener hears of a step that was taken."""
+        """The moves of the step, for listeners."""
         return [
             Move(place.name, place.theta, error, place.bounds)
             for place, error in zip(self._places, errors, strict=True)
         ]
 
     def _prepare_undoing(self, still: frozenset[str]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """What a step writes to that leaves `still` alone, and memory for copies; steps of all kinds share it."""
+        """The tensors that a step may write to, and memory for their copies. The step does not write to `still`."""
         kept = [
             tensor
             for place in self._places
@@ -209,7 +210,7 @@ class Repeat:
         return self._undoing[still]
 
     def _move(self, errors: list[torch.Tensor]) -> None:
-        """Move by these errors, or raise and leave everything as it was."""
+        """Move by these errors; if anything raises, everything is as before."""
         dual = self._dual
         groups = [group.copy() for group in dual.param_groups] if dual.writes_groups else ()
         kept: list[torch.Tensor] = []
@@ -218,7 +219,8 @@ class Repeat:
             still = dual.begin_step(some_rows=False)
             written, spare = self._undoing.get(still) or self._prepare_undoing(still)
             torch._foreach_copy_(spare, written)
-            kept, copies = written, spare  # from here on; an interrupt before must not put old copies back
+            # Only now, so that an interrupt before this cannot restore old copies.
+            kept, copies = written, spare
             for theta, state, which, group, bounds in self._moving:
                 e = [errors[i] for i in which] if isinstance(theta, list) else errors[which[0]]
                 dual.move(theta, state, e, dual.scaled_gains(group), group, bounds, first=False)

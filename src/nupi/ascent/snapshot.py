@@ -1,7 +1,7 @@
-"""What a step of a dual optimizer may change, kept so that it can be put back.
+"""Copy what a step of a dual optimizer may change, so that the step can be undone.
 
-A step that raises, wherever, is undone by the host. Where the host may not look at values (an accelerator, a compiled
-graph), a step with numbers that are not finite is undone on the device.
+If a step raises, the host undoes it. If the host must not read values (an accelerator, a compiled graph), a step with
+numbers that are not finite is undone on the device.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
 
 
 class Snapshot:
-    """The multipliers that are about to move, and all that a dual optimizer keeps for them.
+    """Copies of the multipliers that are about to move, and of the dual optimizer's state for them.
 
-    Its cost is that of copying the groups that move. Of a group of which some rows move, only those rows are copied,
-    unless the optimizer is another library's: its momentum may move other rows too.
+    Only the groups that move are copied. If only some rows of a group move, only those rows are copied, unless the
+    optimizer is another library's: its momentum may move other rows too.
     """
 
     def __init__(self, dual: torch.optim.Optimizer, moves: Sequence[Move], *, alone: bool = False) -> None:
-        """Copy what may change. `alone` says that no other step can begin before this one has ended."""
+        """Copy what may change. `alone`: no other step can begin before this one has ended."""
         self._dual, self._moves = dual, moves
         ours = dual if isinstance(dual, DualOptimizer) else None
         writes = ours is None or ours.writes_groups
-        self._some: list[
-            tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-        ] = []  # a tensor, rows of it, what they were
-        self._whole: list[torch.Tensor] = []  # tensors that are kept whole
-        self._masks: list[torch.Tensor | None] = []  # and, of each, a mask of rows that may move (None: all)
+        # Of tensors that are copied in part: the tensor, some rows of it, and their copies.
+        self._some: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
+        # Tensors that are copied whole, and for each a mask of the rows that may move (None: all).
+        self._whole: list[torch.Tensor] = []
+        self._masks: list[torch.Tensor | None] = []
         self._states: list[dict[str, Any] | None] = []
         untouched: frozenset[str] = frozenset()
         if ours is not None and writes:
@@ -59,7 +59,7 @@ class Snapshot:
                 else:
                     self._keep(value, move, ours)
         self._copies = _copies(ours if alone else None, self._whole)
-        # Other libraries count steps, or keep averages, in their param groups.
+        # Optimizers of other libraries may count steps, or keep averages, in their param groups.
         self._groups = [dict(group) for group in dual.param_groups] if writes else None
 
     def _keep(self, tensor: torch.Tensor, move: Move, ours: DualOptimizer | None) -> None:
@@ -70,7 +70,7 @@ class Snapshot:
             self._some.append((tensor, move.rows, tensor.index_select(0, move.rows)))
 
     def undo(self) -> None:
-        """Put everything back as it was, state that was not there before included."""
+        """Restore everything; state that the step has created is removed."""
         for tensor, old in zip(self._whole, self._copies, strict=True):
             tensor.copy_(old)
         for tensor, rows, old in self._some:
@@ -87,13 +87,13 @@ class Snapshot:
             group.update(before)
 
     def undo_masked(self) -> None:
-        """Put back the rows that a mask says must not move, after a step that moved them all."""
+        """Restore the rows that a mask excludes, after a step that moved all rows."""
         for tensor, old, mask in zip(self._whole, self._copies, self._masks, strict=True):
             if mask is not None and tensor.shape[: mask.dim()] == mask.shape:
                 tensor.copy_(torch.where(rows_like(mask, tensor), tensor, old))
 
     def undo_unless(self, good: torch.Tensor) -> None:
-        """Put everything back on the device unless `good` holds there, and in any case what a mask excludes."""
+        """Restore everything on the device unless `good` is true there; always restore what a mask excludes."""
         for tensor, rows, old in self._some:
             tensor.index_copy_(0, rows, torch.where(good, tensor.index_select(0, rows), old))
         for tensor, old, mask in zip(self._whole, self._copies, self._masks, strict=True):
@@ -106,11 +106,11 @@ class Snapshot:
                 self._mark_started(move, before or {}, good)
 
     def _mark_started(self, move: Move, before: dict[str, torch.Tensor], good: torch.Tensor) -> None:
-        """State that a refused step has made cannot be taken away on a device: mark its rows as not started."""
+        """Mark the rows of new state as not started: a device cannot remove state that a refused step has created."""
         state = self._dual.state.get(move.multiplier) or {}
         made = [slot for slot in state if slot not in before and slot != "beyond"]
         if move.rows is not None:
-            if "started" in made:  # what was there before has been brought back row by row
+            if "started" in made:  # earlier state has already been restored row by row
                 state["started"] &= good
             return
         moved = good if move.mask is None else good & move.mask
@@ -121,7 +121,7 @@ class Snapshot:
 
 
 def _copies(dual: DualOptimizer | None, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Copies of tensors, in memory that is kept on `dual` from step to step; or in new memory if that is None."""
+    """Copies of tensors, in memory that `dual` keeps from step to step, or in new memory if `dual` is None."""
     if dual is None or not tensors:
         return [tensor.clone() for tensor in tensors]
     spare = spare_for(dual, tensors)
@@ -130,11 +130,11 @@ def _copies(dual: DualOptimizer | None, tensors: list[torch.Tensor]) -> list[tor
 
 
 def spare_for(dual: DualOptimizer, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Memory for copies of these tensors, which is kept on `dual` from step to step."""
-    # Where the numbers lie, and what they are: whoever replaces a tensor's data changes one of the three.
+    """Memory for copies of these tensors, which `dual` keeps from step to step."""
+    # Pointer, shape and dtype: if a tensor's data is replaced, one of the three changes.
     places = [(tensor.data_ptr(), tensor.dtype, tensor.shape) for tensor in tensors]
     spare: list[torch.Tensor]
-    known, spare = dual.__dict__.get("_spare", (None, []))  # neither saved nor copied with it
+    known, spare = dual.__dict__.get("_spare", (None, []))  # neither saved nor copied with the optimizer
     if places != known:
         with torch.inference_mode(False):
             spare = [torch.empty_like(tensor) for tensor in tensors]
@@ -143,9 +143,9 @@ def spare_for(dual: DualOptimizer, tensors: list[torch.Tensor]) -> list[torch.Te
 
 
 def can_undo_on_device(dual: torch.optim.Optimizer, move: Move) -> bool:
-    """Whether copies of tensors bring back all that a step changes.
+    """Whether copies of tensors restore all that a step changes.
 
-    They do not bring back state that is not there yet, numbers that are kept on the host, or the end of a mask.
+    They cannot restore state that does not exist yet, numbers that are on the host, or a mask that the step removes.
     """
     state = dual.state.get(move.multiplier)
     if not state:

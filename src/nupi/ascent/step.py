@@ -1,4 +1,4 @@
-"""One step of a dual optimizer over the multipliers of some constraints: checked, taken, projected, or undone."""
+"""Take one step of a dual optimizer over the multipliers of some constraints: check, step, project, undo on errors."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
     from nupi.distributed.together import Together
 
-_FEW = 10_000  # errors of several groups; so many are joined faster than they are looked at one by one
+_FEW = 10_000  # up to this many errors of several groups, it is faster to join them than to check each
 
 
 def check_dual(
     dual: torch.optim.Optimizer, named: Sequence[tuple[str, torch.Tensor]]
 ) -> list[dict[str, Any]]:
-    """The param group of each multiplier; refuse an optimizer that would not move it, or would move it down."""
+    """The param group of each multiplier. Raises if the optimizer does not have it, or would minimize over it."""
     if not isinstance(dual, torch.optim.Optimizer):
         several = isinstance(dual, (list, tuple))
         came = f"a {type(dual).__name__}" if several else repr(dual)
@@ -49,10 +49,10 @@ def check_dual(
 
 
 def steps_in_graph(dual: torch.optim.Optimizer) -> bool:
-    """Whether a compiler can have the step in its graph.
+    """Whether a compiled graph can contain the step: only that of nupi's own optimizers.
 
-    The optimizers of other libraries break a graph of their own accord, take sparse gradients that it does not know,
-    and begin with state that need not be 0, so that a first step which is refused could not be undone.
+    Other optimizers break the graph themselves, or take sparse gradients, which it does not support. And their first
+    state need not be 0, so a refused first step could not be undone.
     """
     return isinstance(dual, DualOptimizer) or not isinstance(dual, torch.optim.Optimizer)
 
@@ -62,13 +62,13 @@ def take_step(
 ) -> list[torch.Tensor] | None:
     """Move and project multipliers, or raise and leave everything as it was. Autograd is off.
 
-    Returns None; or, where the host may not look at values, whether each error was finite, as booleans that stay on the
-    device: where one is not, the step was undone there.
+    Returns None. If the host must not read values, returns a boolean tensor on the device for each error: whether it
+    was finite. If any was not, the step has been undone there.
 
     Args:
         dual: the optimizer that moves them.
-        moves: what is to move, by which errors.
-        together: in a run of many processes, the others, who move or refuse with this one.
+        moves: the multipliers to move, and their errors.
+        together: with many processes, the other ranks, which move or refuse together with this one.
     """
     groups = check_dual(dual, [(move.name, move.multiplier) for move in moves])
     if isinstance(dual, DualOptimizer):
@@ -80,7 +80,7 @@ def take_step(
     risky = _refuse_non_finite(moves)
     risky = risky or not isinstance(dual, DualOptimizer) or dual.may_overflow
     direct = isinstance(dual, DualOptimizer) and not dual.watched
-    # A hook may take a step within a step, whose copies must not overwrite those of the outer one.
+    # A hook may take a step inside this step; its copies must not overwrite those of this one.
     kept = Snapshot(dual, moves, alone=direct)
     failure: Exception | None = None
     try:
@@ -113,7 +113,7 @@ def _move(
     *,
     direct: bool,
 ) -> None:
-    """Take the step and project. An optimizer of ours does both; `direct` says that no hook wants to see gradients."""
+    """Take the step and project. nupi's optimizers do both; `direct`: no hook needs the gradients."""
     if direct:
         assert isinstance(dual, DualOptimizer)
         if not torch.compiler.is_compiling():
@@ -130,13 +130,13 @@ def _move(
         kept.undo_masked()
         for move in moves:
             if move.bounds is not None:
-                # Momentum may have moved rows that have no error now: all are projected, and none is restarted.
+                # Momentum may have moved rows that have no error now, so all are projected, but none is restarted.
                 error = move.error if move.rows is None else _spread(move)
                 move.bounds.project_(move.multiplier, error)
 
 
 def _step_on_gradients(dual: torch.optim.Optimizer, moves: Sequence[Move]) -> None:
-    """Hand each multiplier its error as gradient, step, and take the gradients back."""
+    """Set each multiplier's gradient to its error, step, and restore the gradients."""
     held = [param for group in dual.param_groups for param in group["params"]]
     stale = [(param, param.grad) for param in held if param.grad is not None]
     for param, _ in stale:
@@ -160,13 +160,13 @@ def _step_on_gradients(dual: torch.optim.Optimizer, moves: Sequence[Move]) -> No
 
 
 def _spread(move: Move) -> torch.Tensor:
-    """An error of some rows as one of the whole group, 0 elsewhere."""
+    """An error of some rows as an error of the whole group, with 0 for the others."""
     assert move.rows is not None
     return torch.zeros_like(move.multiplier).index_copy_(0, move.rows, move.error)
 
 
 def _host_may_look(dual: torch.optim.Optimizer, moves: Sequence[Move]) -> bool:
-    """Whether a look at the errors' values is free, or cannot be done without."""
+    """Whether the host may read the errors' values: it is free, or cannot be avoided."""
     for move in moves:
         if not base.host_may_read(move.error):
             break
@@ -178,8 +178,8 @@ def _host_may_look(dual: torch.optim.Optimizer, moves: Sequence[Move]) -> bool:
 
 
 def _refuse_non_finite(moves: Sequence[Move]) -> bool:
-    """Raise, naming the constraints, if any error is not finite; say whether a step on them could overflow."""
-    # One norm clears all errors at once; only a large one asks for a closer look.
+    """Raise, naming the constraints, if any error is not finite. Returns whether a step on them could overflow."""
+    # One norm checks all errors at once; only if it is large, each is checked.
     if length([move.error for move in moves]) <= SAFE:
         return False
     bad = not_finite(moves, [[move.error] for move in moves])
@@ -189,9 +189,9 @@ def _refuse_non_finite(moves: Sequence[Move]) -> bool:
 
 
 def length(errors: Sequence[torch.Tensor]) -> float:
-    """The length of all errors as one vector, or of the longest of very many; nan or inf if one is not finite.
+    """The norm of all errors as one vector, or the largest norm if they are very many; nan or inf if one is not finite.
 
-    It may also be inf where numbers are finite and very large, so that a large one asks for a closer look.
+    It may also be inf if all numbers are finite and very large, so a large norm needs a check of each.
     """
     if len(errors) == 1 and errors[0].dim() == 1:
         return float(torch.dot(errors[0], errors[0]).item() ** 0.5)
@@ -202,7 +202,7 @@ def length(errors: Sequence[torch.Tensor]) -> float:
 
 
 def _refuse_overflow(dual: torch.optim.Optimizer, moves: Sequence[Move]) -> None:
-    """Raise if finite errors have made a multiplier, or what is kept for it, infinite."""
+    """Raise if finite errors have made a multiplier or its state infinite."""
     touched = []
     for move in moves:
         state = dual.state.get(move.multiplier, {})
@@ -218,7 +218,7 @@ def _refuse_overflow(dual: torch.optim.Optimizer, moves: Sequence[Move]) -> None
 
 
 def _overflow(error: Exception, moves: Sequence[Move]) -> Exception:
-    """The error itself; or, if it is torch's of a gain that the multipliers' type cannot hold, one that says so."""
+    """The error itself; if it is torch's error for a gain too large for the multipliers' dtype, one that says so."""
     if isinstance(error, RuntimeError) and "without overflow" in str(error):
         return NonFiniteMultiplierError([move.name for move in moves])
     return error
@@ -227,11 +227,11 @@ def _overflow(error: Exception, moves: Sequence[Move]) -> Exception:
 def _take_on_device(
     dual: torch.optim.Optimizer, groups: list[dict[str, Any]], moves: Sequence[Move]
 ) -> list[torch.Tensor]:
-    """The same step where the host may not look: taken, and undone on the device if it was not good."""
+    """Take the step without reading values, and undo it on the device if a number is not finite."""
     kept = Snapshot(dual, moves)
     direct = isinstance(dual, DualOptimizer) and not dual.watched
     finite = [torch.isfinite(move.error).all() for move in moves]
-    # Written out: torch 2.6 cannot compile `_replace`.
+    # Not `_replace`, which torch 2.6 cannot compile.
     safe = [
         Move(m.name, m.multiplier, torch.where(fine, m.error, 0.0), m.bounds, m.rows, m.mask, m.partial)
         for m, fine in zip(moves, finite, strict=True)

@@ -4,7 +4,7 @@
 
 | file           | what it has                                                          |
 | -------------- | -------------------------------------------------------------------- |
-| `together.py`  | one step of all ranks, from the violations of each to the same moves |
+| `together.py`  | joining the violations of all ranks, so that all make the same step  |
 | `header.py`    | the header of the message that ranks send                            |
 | `drift.py`     | finding ranks that differ                                            |
 

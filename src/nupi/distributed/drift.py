@@ -42,19 +42,19 @@ class Drift:
         self._duals: WeakKeyDictionary[torch.optim.Optimizer, Writes] = WeakKeyDictionary()
 
     def changed(self, multipliers: Multipliers, dual: torch.optim.Optimizer) -> bool:
-        """Whether something was written, or a dual is new, since all ranks were last known to be alike."""
+        """Whether something was written, or the dual is new, since the last step or comparison of all ranks."""
         return not (
             _same(self._multipliers, _writes(multipliers.values()))
             and _same(self._duals.get(dual), _writes(_kept(multipliers, dual)))
         )
 
     def remember(self, multipliers: Multipliers, dual: torch.optim.Optimizer) -> None:
-        """Take what is here now, after a step that all ranks have taken, as what all ranks have."""
+        """Note the present state as equal on all ranks, after a step that all have taken."""
         self._multipliers = _writes(multipliers.values())
         self._duals[dual] = _writes(_kept(multipliers, dual))
 
     def __deepcopy__(self, memo: dict[int, object]) -> Drift:
-        """A copy has tensors of its own, which nobody has compared yet."""
+        """A copy has its own tensors, which have not been compared yet."""
         return Drift()
 
     def __reduce__(self) -> tuple[type[Drift], tuple[()]]:
@@ -64,7 +64,7 @@ class Drift:
 def check_problem(
     constraints: Mapping[str, Constraint], multipliers: Multipliers, reduce: str, group: ProcessGroup | None
 ) -> None:
-    """Raise on every rank unless all have the same constraints, and so messages of one layout."""
+    """Raise on every rank unless all have the same constraints, and therefore messages of the same layout."""
     problem = ", ".join(f"{name!r}: {constraint!r}" for name, constraint in constraints.items())
     exact = f"{problem} {[m.dtype for m in multipliers.values()]} {reduce}"
     if len(set(_gathered([of_text(exact)], multipliers, group))) > 1:
@@ -75,7 +75,7 @@ def check_problem(
 
 
 def described(dual: torch.optim.Optimizer, multipliers: Multipliers) -> dict[str, str]:
-    """A dual in words: its class, and by param group what it is for and its options; of tensors, no numbers."""
+    """A description of a dual: its class, and by param group its constraints and options (tensors without values)."""
     names = {id(multiplier): name for name, multiplier in multipliers.items()}
     words = {"the dual": type(dual).__qualname__}
     for number, group in enumerate(dual.param_groups):
@@ -92,7 +92,7 @@ def described(dual: torch.optim.Optimizer, multipliers: Multipliers) -> dict[str
 
 
 def refuse_duals(here: dict[str, str], group: ProcessGroup | None) -> None:
-    """Raise on every rank, saying what the dual of each has that others have not. All ranks know that they differ."""
+    """Raise on every rank with the differences of the duals. All ranks call this, knowing that they differ."""
     everyone: list[dict[str, str]] = [{} for _ in range(torch.distributed.get_world_size(group))]
     torch.distributed.all_gather_object(everyone, here, group=group)
     found = []
@@ -135,7 +135,7 @@ def compare(multipliers: Multipliers, dual: torch.optim.Optimizer, group: Proces
 def _gathered(
     numbers: Sequence[int], multipliers: Multipliers, group: ProcessGroup | None
 ) -> list[tuple[int, ...]]:
-    """The numbers of each rank, by rank."""
+    """Gather the numbers of all ranks, in the order of ranks."""
     here = torch.tensor(numbers, dtype=torch.int64, device=next(iter(multipliers.values())).device)
     everyone = [torch.empty_like(here) for _ in range(torch.distributed.get_world_size(group))]
     torch.distributed.all_gather(everyone, here, group=group)
@@ -143,7 +143,7 @@ def _gathered(
 
 
 def _kept(multipliers: Multipliers, dual: torch.optim.Optimizer) -> list[object]:
-    """Every object that a dual keeps for these multipliers, and its gains that are tensors."""
+    """The dual's state for these multipliers, and its gains that are tensors."""
     return [
         *(value for m in multipliers.values() for value in dual.state.get(m, {}).values()),
         *_tensor_options(dual),
@@ -160,7 +160,7 @@ def _tensor_options(dual: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 
 def _writes(values: Iterable[object]) -> Writes:
-    """Each object, where its numbers are and how often they were written to; torch counts all but writes to `.data`."""
+    """Each object, its pointer and its version. Torch counts writes in the version, except those to `.data`."""
     return [
         (
             value,
@@ -174,7 +174,7 @@ def _writes(values: Iterable[object]) -> Writes:
 
 
 def _same(last: Writes | None, now: Writes) -> bool:
-    """Whether these are the same objects, none of them written to."""
+    """Whether these are the same objects, and none has been written to."""
     if last is None or len(last) != len(now):
         return False
     return all(old[0] is new[0] and old[1:] == new[1:] for old, new in zip(last, now, strict=True))

@@ -12,17 +12,17 @@ import torch
 from nupi.files import digest
 
 
-@lru_cache(1024)  # the same few texts come at every step
+@lru_cache(1024)  # every step has the same few texts
 def of_text(text: str) -> int:
-    """A number of 48 bits, which a double holds exactly."""
+    """A fingerprint of a text: 48 bits, so that a double represents it exactly."""
     return int(digest(text)[:12], 16)
 
 
 def of_value(value: Any) -> str:
-    """A tensor by its type, shape and fingerprint, a plain value as it prints, anything else by its type.
+    """A text for a value: dtype, shape and fingerprint of a tensor, `repr` of a plain value, else only the type.
 
-    Numpy's numbers and arrays are what they hold. Functions and other objects print their address, which is another
-    in every process.
+    Numpy's numbers and arrays count by their values. For functions and other objects `repr` has the address, which
+    differs between processes.
     """
     if isinstance(value, torch.Tensor) and value.is_sparse:
         value = value.coalesce()

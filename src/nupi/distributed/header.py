@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 
 @dataclass
 class Brought:
-    """What one rank brings to a step."""
+    """What one rank tells the others in a step."""
 
     refused: bool = False  # whether it refused its own input
     changed: bool = False  # whether anyone but ascend wrote to its multipliers or its dual
-    confirm: bool = False  # whether its step could fail where those of others do not
+    confirm: bool = False  # whether its step could fail although those of others succeed
     dual: int = 0  # a fingerprint of its dual's class and options
-    kinds: dict[str, type[Violation]] = field(default_factory=dict)  # what its violations are, by constraint
+    kinds: dict[str, type[Violation]] = field(default_factory=dict)  # of its violations, by constraint
     movable: set[str] = field(default_factory=set)  # the constraints whose multipliers its dual holds
     rows: dict[str, int] = field(default_factory=dict)  # how many rows it has of large groups
 
 
 @dataclass
 class Header:
-    """What all ranks bring, as every rank reads it. Lists go by rank."""
+    """The header of a step, which is the same on all ranks. Lists are in the order of ranks."""
 
     refused: list[bool]
     changed: list[bool]
@@ -45,7 +45,7 @@ class Header:
 
 
 def code_of(kind: type[Violation]) -> int:
-    """A number for a kind of violation: of 20 bits, so that sums of squares over ranks are exact in a double."""
+    """A number for a kind of violation, of 20 bits, so that sums of squares over ranks are exact in a double."""
     return of_text(kind.label) % 2**20
 
 

@@ -1,19 +1,20 @@
-"""One step of many processes: what each rank saw, joined in one message; all ranks move, or all refuse.
+"""Join the violations of all ranks in one message. Then all ranks move, or all refuse.
 
-Every rank turns what it saw of a constraint into values and weights that add up over ranks (`Violation.parts`):
+Every rank turns its violation of a constraint into values and weights, which are summed over ranks
+(`Violation.parts`):
 
 | violation                 | values      | weights     | joined                                      |
 | ------------------------- | ----------- | ----------- | ------------------------------------------- |
-| a tensor, reduce="mean"   | c           |             | sum of values / number of ranks that saw it |
+| a tensor, reduce="mean"   | c           |             | sum of values / number of ranks that had it |
 | a tensor, reduce="sum"    | c           |             | sum of values                               |
 | `Averaged(sums, counts)`  | sums        | counts      | sum of values / sum of weights              |
-| `Indexed(values, indices)`| row by row  | times seen  | sum of values, in the rows that were seen   |
+| `Indexed(values, indices)`| row by row  | occurrences | sum of values, in the rows that occurred    |
 | absent                    | 0           | 0           |                                             |
 
-All of it travels, behind a header, in one all-reduce in double precision. Its layout is fixed by the constraints alone,
-so the order in which a rank names its violations, and which it has, cannot put two ranks out of step. What all ranks
-then see is the same to the bit. Only groups of more than `SMALL` constraints, for which a fixed place would waste
-bandwidth, travel in a second round, of exactly what the header announced.
+A header and these numbers are sent in one all-reduce in double precision. The layout depends only on the constraints,
+not on which violations a rank has, or in which order. So ranks cannot misread each other, and the result is the same
+to the bit on all. For a group of more than `SMALL` constraints a fixed place would waste bandwidth, so these are sent
+in a second round, with the sizes that the header has announced.
 """
 
 from __future__ import annotations
@@ -39,15 +40,15 @@ if TYPE_CHECKING:
     from nupi.violations import Move, Target
     from nupi.violations.kind import Reduce
 
-SMALL = 4096  # constraints; a double each is no more than the latency of a message
+SMALL = 4096  # constraints; to send a double for each takes no longer than the latency of a message
 
 
 class Together:
-    """The ranks of one step.
+    """Joins the violations of all ranks in one step.
 
     Args:
-        targets: every group of the problem by name, in an order that all ranks share.
-        reduce: how plain tensors join.
+        targets: every group of the problem by name, in the same order on all ranks.
+        reduce: how plain tensors are joined: "mean" or "sum".
         group: the process group, or None for the default one.
     """
 
@@ -64,15 +65,15 @@ class Together:
         refusal: Exception | None,
         drift: Drift,
     ) -> list[Move]:
-        """What all ranks saw, as moves; if any rank refuses, all raise.
+        """The joined violations as moves, equal on all ranks. If any rank refuses, all raise.
 
         Args:
-            dual: the optimizer that is to move them.
+            dual: the optimizer that will move them.
             given: this rank's violations.
-            refusal: what is wrong with this rank's input, if something is known to be.
-            drift: what this rank knows of being like the others.
+            refusal: the error of this rank's input, if it already has one.
+            drift: whether this rank has changed since the ranks were last compared.
         """
-        # 1. What this rank brings. If that is nothing but an error, the others must hear of it before it is raised.
+        # 1. This rank's input. If it is an error, the others must be told before it is raised.
         brought = Brought()
         parts: dict[str, Parts] = {}
         try:
@@ -82,7 +83,7 @@ class Together:
         except Exception as error:  # noqa: BLE001 - the others are waiting: tell them first, then raise
             refusal, brought = error, Brought(refused=True)
 
-        # 2. One message for all that is small.
+        # 2. One message for all small groups.
         names = list(self.targets)
         numbers = written(brought, names, self.large, self.rank, self.ranks)
         small = [name for name in names if name not in self.large]
@@ -92,7 +93,7 @@ class Together:
         torch.distributed.all_reduce(buffer, group=self.group)
         header = read(buffer[: len(numbers)].tolist(), names, self.large, self.ranks)
 
-        # 3. All refuse, or all go on.
+        # 3. All ranks refuse, or all continue.
         self._refuse_together(header, refusal, brought)
         multipliers = {name: target.multiplier for name, target in self.targets.items()}
         if len(set(header.dual)) > 1:
@@ -101,7 +102,7 @@ class Together:
             compare(multipliers, dual, self.group)
         self._confirm = any(header.confirm)
 
-        # 4. Totals become moves; what is large takes a second round.
+        # 4. Totals become moves; large groups need a second round.
         totals = dict(zip(small, buffer[len(numbers) :].split([len(slot) for slot in slots]), strict=True))
         rows = [name for name in self.large if any(header.rows[name])]
         whole = [name for name in self.large if header.present[name] and not self._kind(header, name).by_rows]
@@ -113,7 +114,7 @@ class Together:
         return [move for name in names if (move := moves.get(name)) is not None]
 
     def confirm(self, failure: Exception | None) -> None:
-        """After a step that could fail on one rank alone: raise on all if it failed on any."""
+        """After a step that could fail on one rank only: raise on all ranks if it failed on any."""
         if self._confirm:
             failed = torch.zeros(self.ranks, device=next(iter(self.targets.values())).multiplier.device)
             failed[self.rank] = float(failure is not None)
@@ -126,7 +127,7 @@ class Together:
     def _brought(
         self, dual: torch.optim.Optimizer, given: Mapping[str, Violation], drift: Drift
     ) -> tuple[Brought, dict[str, Parts]]:
-        """This rank's input, checked, in the form that adds up."""
+        """This rank's input, checked, as parts that can be summed."""
         multipliers = {name: target.multiplier for name, target in self.targets.items()}
         check_dual(dual, [(name, multipliers[name]) for name in given])
         held = {id(param) for group in dual.param_groups for param in group["params"]}
@@ -147,7 +148,7 @@ class Together:
         return brought, parts
 
     def _refuse_together(self, header: Header, refusal: Exception | None, brought: Brought) -> None:
-        """Raise unless no rank refused, all who have a constraint have it in one kind, and all can move it."""
+        """Raise if a rank refused, if kinds of a violation differ, or if not all ranks can move a constraint."""
         if refusal is not None:
             raise refusal
         if any(header.refused):
@@ -164,12 +165,12 @@ class Together:
 
     def _raise_for(self, ranks: Sequence[int], did: str) -> None:
         raise PeerRefusedError(
-            f"rank {', '.join(map(str, ranks))} {did}, and its error says why; rank {self.rank} had nothing "
-            "against its own. No multiplier and no state was changed on any rank"
+            f"rank {', '.join(map(str, ranks))} {did}, and its error says why; the input of rank {self.rank} was "
+            "valid. No multiplier and no state was changed on any rank"
         )
 
     def _refuse_kinds(self, name: str, brought: Brought) -> None:
-        """Say who gave a violation as what. All ranks know that the kinds differ, and all come here."""
+        """Raise with the kind of the violation on each rank. All ranks call this, knowing that the kinds differ."""
         labels: list[str | None] = [None] * self.ranks
         mine = brought.kinds[name].label if name in brought.kinds else None
         torch.distributed.all_gather_object(labels, mine, group=self.group)
@@ -181,11 +182,11 @@ class Together:
         )
 
     def _kind(self, header: Header, name: str) -> type[Violation]:
-        """The kind of a violation that some rank has, by its code."""
+        """The kind of a violation, found by the code in the header."""
         return next(kind for kind in Violation.registry.values() if code_of(kind) == header.code[name])
 
     def _slot(self, target: Target, parts: Parts | None) -> torch.Tensor:
-        """The place of a group in a message: its values, then a weight for each of its rows."""
+        """The part of a message for one group: its values, then a weight for each row."""
         shape = target.constraint.shape
         size, rows = shape.numel(), shape[0] if shape else 1
         slot = torch.zeros(size + rows, dtype=torch.float64, device=target.multiplier.device)
@@ -203,7 +204,7 @@ class Together:
         return kind.joined(target, Parts(values, weights), header.present[name], self.reduce)
 
     def _add_up(self, names: Sequence[str], parts: Mapping[str, Parts]) -> dict[str, torch.Tensor]:
-        """The totals of large groups, which travel whole."""
+        """The totals over ranks of large groups whose values are sent as a whole."""
         if not names:
             return {}
         slots = [self._slot(self.targets[name], parts.get(name)) for name in names]
@@ -214,7 +215,7 @@ class Together:
     def _gather_rows(
         self, names: Sequence[str], given: Mapping[str, Violation], header: Header
     ) -> dict[str, Move | None]:
-        """The moves of large groups of which some rows came: one message a rank, padded to the longest."""
+        """The moves of large groups of which only some rows are sent: one message per rank, padded to the longest."""
         if not names:
             return {}
         packed = []

@@ -7,7 +7,7 @@ violations = {"flops": budget()}
 lagrangian.ascend(dual, violations)
 lagrangian(loss, violations).backward()
 ...
-budget.fit()                                                    # from near the budget to on it
+budget.fit()                                                    # close or open the last gates to meet the budget
 small = nupi.gates.harvest(model, example)                      # a plain, smaller network
 """
 

@@ -54,21 +54,21 @@ def attach(
     stretch: tuple[float, float] = STRETCH,
     clamp: float | None = None,
 ) -> list[str]:
-    """Gate layers of `model` in place, and return their names. Their parameters stay the same objects.
+    """Put gates on layers of `model`, in place; returns their names. Their parameters stay the same objects.
 
     Args:
         model: any model. The gates' parameters are new: give them to an optimizer (`gate_parameters`).
-        names: names or patterns of convolution and linear layers, as in `model.named_modules()`; `*` stands for any
-            text, also with dots: "layer*.conv1".
+        names: names or patterns of convolution and linear layers, as in `model.named_modules()`. In "layer*.conv1",
+            `*` stands for any text, dots included.
         unit: a gate for each output channel (of a grouped convolution: for each group), or for each weight.
         place: the place of the gates if a batch norm follows the layer: "before" or "after" the norm.
         norms: layer name to the name of the batch norm that gets its gates, or to None to keep them in the layer.
             By default found by tracing. Needed for models that `torch.fx` cannot trace, and if something is between a
             layer and its norm.
-        droprate_init: as for `HardConcrete`, and so are `temperature`, `stretch` and `clamp`.
-        temperature: of the gates.
-        stretch: of the gates.
-        clamp: of the gates.
+        droprate_init: as for `HardConcrete`.
+        temperature: as for `HardConcrete`.
+        stretch: as for `HardConcrete`.
+        clamp: as for `HardConcrete`.
 
     Returns:
         The names of the layers that were gated, in the model's order.
@@ -103,7 +103,7 @@ def attach(
             made[model.get_submodule(follower)] = _gated_norm(model, name, follower, gate, place)
         else:
             made[layer] = GATED_LAYERS[_kind(layer)](layer, gate)
-    # Only now, so that an error above leaves the model as it was; a layer may be known by more names than one.
+    # Replaced last, so that an error above leaves the model as it was. A layer may have several names.
     for name, module in list(model.named_modules(remove_duplicate=False)):
         if module in made:
             parent, _, child = name.rpartition(".")
@@ -132,7 +132,7 @@ def _choose(model: nn.Module, patterns: list[str]) -> dict[str, nn.Conv1d | nn.C
     owners = {layer.weight: name for layer, name in gated.items() if isinstance(layer, GATEABLE)}
     chosen: dict[str, nn.Conv1d | nn.Conv2d | nn.Linear] = {}
     asked = {module for name, module in modules.items() if any(fnmatchcase(name, each) for each in patterns)}
-    for name, module in model.named_modules():  # a layer that has several names goes by its first
+    for name, module in model.named_modules():  # a layer with several names: the first counts
         if isinstance(module, GATEABLE) and module in asked:
             if not name:
                 raise ValueError(
@@ -151,7 +151,7 @@ def _choose(model: nn.Module, patterns: list[str]) -> dict[str, nn.Conv1d | nn.C
 
 
 def _refuse_inside_torch(modules: Mapping[str, nn.Module], name: str) -> None:
-    """Blocks of torch's own, such as a TransformerEncoderLayer, read the weights of their layers past the layer."""
+    """Refuse a layer of a torch block such as TransformerEncoderLayer, which reads weights without calling layers."""
     parts = name.split(".")
     for outer in (".".join(parts[:i]) for i in range(1, len(parts))):
         block = modules[outer]
@@ -167,7 +167,7 @@ def _kind(layer: nn.Module) -> type[nn.Module]:
 
 
 def _gates_in_norm(model: nn.Module, name: str, follower: str) -> int:
-    """How many gates the norm of a layer has; refuses norms that cannot have the layer's."""
+    """How many gates the norm of a layer needs; refuses a norm that cannot have the layer's gates."""
     layer, norm = model.get_submodule(name), model.get_submodule(follower)
     assert isinstance(layer, GATEABLE)
     if isinstance(norm, Gated):

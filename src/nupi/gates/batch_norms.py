@@ -22,7 +22,7 @@ from nupi.gates.layers import PLACES, Gated, Place, spread
 
 
 class _GatedBatchNorm(Gated, _BatchNorm):
-    """What the gated batch norms share."""
+    """Base class of the gated batch norms."""
 
     momentum: float | None
     open_batches: torch.Tensor
@@ -39,8 +39,8 @@ class _GatedBatchNorm(Gated, _BatchNorm):
             )
         if norm.momentum is None:
             raise ValueError(
-                "norm.momentum is None, a plain average over batches, which would count those that a channel "
-                "was closed in; give the norm a momentum, for example 0.1"
+                "norm.momentum is None: the running statistics would average over all batches, also those in which a "
+                "channel was closed; give the norm a momentum, for example 0.1"
             )
         self._take_over(norm, gate)
         self.place: Place = place
@@ -49,11 +49,11 @@ class _GatedBatchNorm(Gated, _BatchNorm):
         self.register_buffer("open_batches", counts, persistent=False)
 
     def all_parameters(self) -> int:
-        """As `gated_parameters`: they are those of the layer in front, whose every parameter is some channel's."""
+        """The same as `gated_parameters`: every parameter of the layer in front belongs to a channel."""
         return self.gated_parameters()
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - torch's name
-        """The norm, gated."""
+        """Apply the norm with its gates."""
         self._check_input_dim(input)  # type: ignore[no-untyped-call]
         z = spread(self.gate(), self.num_features)
         if self.place == "after":
@@ -62,10 +62,10 @@ class _GatedBatchNorm(Gated, _BatchNorm):
         return self._norm(gated, (z > 0).to(z.dtype), z > 0)
 
     def _norm(self, input: torch.Tensor, scale: torch.Tensor, is_open: torch.Tensor) -> torch.Tensor:  # noqa: A002
-        """Batch norm as torch has it, scaled, but that the running statistics of closed channels stay.
+        """The batch norm of torch times `scale`, which leaves the running statistics of closed channels as they are.
 
-        The scale goes into the affine map, where it costs a product a channel and not one a number: with w and b the
-        norm's own, scale (w x + b) = (scale w) x + scale b.
+        The scale multiplies weight and bias, one product per channel instead of one per number:
+        scale (w x + b) = (scale w) x + scale b.
         """
         mean, variance, tracked = self.running_mean, self.running_var, self.num_batches_tracked
         scale = scale.to(
@@ -78,12 +78,12 @@ class _GatedBatchNorm(Gated, _BatchNorm):
         if not self.training or mean is None or variance is None or tracked is None:
             batch = self.training or mean is None
             return functional.batch_norm(input, mean, variance, *affine, batch, 0.0, self.eps)
-        new_mean, new_variance = mean.clone(), variance.clone()  # what the norm updates, in place
+        new_mean, new_variance = mean.clone(), variance.clone()  # the norm updates these, in place
         momentum = 1.0 if self.momentum is None else self.momentum
         output = functional.batch_norm(input, new_mean, new_variance, *affine, True, momentum, self.eps)
         with torch.no_grad():
             tracked.add_(1)
-            if self.momentum is None:  # the plain average over the batches that a channel was open in
+            if self.momentum is None:  # the average over the batches in which the channel was open
                 self.open_batches.add_(is_open)
                 share = (1 / self.open_batches.clamp(min=1)).to(mean.dtype)
                 new_mean, new_variance = mean.lerp(new_mean, share), variance.lerp(new_variance, share)
@@ -92,7 +92,7 @@ class _GatedBatchNorm(Gated, _BatchNorm):
         return output
 
     def reset_running_stats(self) -> None:
-        """As torch has it, and the count of batches that each channel was open in goes back to 0."""
+        """Reset the running statistics, and the number of batches in which each channel was open."""
         super().reset_running_stats()
         self.open_batches.zero_()
 
@@ -118,17 +118,17 @@ class GatedBatchNorm2d(_GatedBatchNorm, nn.BatchNorm2d):
         place="before"    y = [z > 0] norm(z x)
 
     Args:
-        norm: the plain layer, whose parameters, buffers and hyperparameters are taken over.
-        gate: of shape (num_features,), or of one gate a group of channels in a row.
+        norm: the plain layer; the new one uses its parameters, buffers and hyperparameters.
+        gate: gates of shape (num_features,), or one gate for each group of consecutive channels.
         place: "before" gates the norm's input, "after" its output.
-        parameters_per_gate: the parameters one gate switches, those of one channel of the layer that feeds the
-            norm. The norm's own two are not counted, as in the paper.
+        parameters_per_gate: the number of parameters that one gate switches: those of one channel of the layer in
+            front of the norm. The norm's own two are not counted, as in the paper.
 
     Example:
         >>> norm = GatedBatchNorm2d(nn.BatchNorm2d(3), HardConcrete(3)).eval()
         >>> with torch.no_grad():
         ...     _ = norm.bias.fill_(1.0)
         ...     _ = norm.gate.log_alpha[2:].fill_(-5.0)  # close the last channel
-        >>> norm(torch.zeros(1, 3, 2, 2)).amax((0, 2, 3))  # its bias does not leak
+        >>> norm(torch.zeros(1, 3, 2, 2)).amax((0, 2, 3))  # 0 in spite of the bias
         tensor([1., 1., 0.], grad_fn=...)
     """

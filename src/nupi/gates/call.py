@@ -1,4 +1,4 @@
-"""The call of a model that shapes, sizes and times are taken from."""
+"""The example call of a model, on which shapes, sizes and times are measured."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Call:
     """The arguments of one call.
 
     Args:
-        positional: those without a name.
-        named: those with one.
+        positional: the arguments by position.
+        named: the arguments by name.
 
     Example:
         >>> call = Call.of({"input": torch.ones(2, 3)})
@@ -34,7 +34,7 @@ class Call:
 
     @classmethod
     def of(cls, example: Example | Call) -> Call:
-        """The call that a user's example stands for: an input, a tuple of arguments, or arguments by name."""
+        """Make a call from a user's example: an input, a tuple of arguments, or a dict of arguments by name."""
         if isinstance(example, Call):
             return example
         if isinstance(example, Mapping):
@@ -42,11 +42,11 @@ class Call:
         return cls(example if isinstance(example, tuple) else (example,), {})
 
     def __call__(self, model: nn.Module) -> Any:
-        """What the model gives."""
+        """Call the model with these arguments."""
         return model(*self.positional, **self.named)
 
     def on_cpu(self) -> Call:
-        """The same with all tensors on the CPU."""
+        """The same call with all tensors on the CPU."""
         positional, named = pytree.tree_map_only(
             torch.Tensor, torch.Tensor.cpu, (self.positional, self.named)
         )

@@ -1,11 +1,11 @@
 """The density of a gated model, as tensors for violations.
 
-    expected density  = expected active parameters / parameters        what a constraint is put on
-    realised density  = parameters the median gate leaves / parameters what the model has at test time
+    expected density  = expected active parameters / parameters             for the constraint
+    realised density  = parameters active with median gates / parameters    of the model at test time
 
 The two differ: a gate that is open with probability 0.4 counts 0.4 in the first and 0 in the second. So say which one
-you report. Parameters are those with gates (`over="gated"`, as in the paper's experiments) or all of the network
-(`over="all"`; then the density cannot fall below the share without gates). The gates' own parameters are never counted.
+you report. `over="gated"` counts the parameters with gates, as in the paper's experiments. `over="all"` counts all of
+the network; the density then cannot fall below the share without gates. The gates' own parameters are never counted.
 A closed channel also makes weights of the next layer useless. A density does not count these; budgets and `harvest` do.
 
     violations = {"density": nupi.gates.density(model) - 0.3}
@@ -41,8 +41,8 @@ def density(model: nn.Module, *, kind: Kind = "expected", over: Over = "gated") 
 
     Args:
         model: a model with gated layers.
-        kind: "expected" is differentiable in the gates. "realised" has the value at test time and, so that it
-            can serve as a violation, the gradient of the expected density.
+        kind: "expected" is differentiable in the gates. "realised" has the value at test time, and the gradient of the
+            expected density, so it can be a violation too.
         over: the parameters to compare with: those that have gates, or all.
 
     Example:
@@ -69,7 +69,8 @@ def layer_densities(model: nn.Module, *, kind: Kind = "expected", over: Over = "
     Args:
         model: a model with gated layers.
         kind: as for `density`.
-        over: as for `density`, of the layer's own parameters: gates on single weights leave out its bias.
+        over: as for `density`, but of the layer's own parameters. With gates on single weights, "gated" leaves out the
+            bias.
 
     Example:
         >>> import nupi
@@ -89,9 +90,9 @@ def layer_densities(model: nn.Module, *, kind: Kind = "expected", over: Over = "
 
 
 def gated_layers(model: nn.Module) -> dict[str, Gated]:
-    """The gated layers by the name of the layer whose parameters they gate, in the model's order.
+    """By name, the layers whose parameters have gates, in the model's order.
 
-    Names are those of `model.named_modules()`: inside another module, or a wrapper, they have its prefix.
+    Names are those of `model.named_modules()`, with the prefix of an outer module or a wrapper.
 
     Example:
         >>> from nupi import gates

@@ -1,4 +1,4 @@
-"""Which norm follows which layer: it would make a closed channel nonzero again, so the gates must be in the norm."""
+"""Find the norm that follows each layer. It would make a closed channel nonzero again, so the gates must be in it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ KEEPING = ZERO_TO_ZERO | POOLS | {nn.Flatten, torch.flatten, "flatten", torch.ca
 def following_norms(
     model: nn.Module, names: list[str], norms: Mapping[str, str | None] | None
 ) -> dict[str, str]:
-    """The norm that takes the output of each named layer, where one does."""
+    """By layer, the name of the norm that takes its output, or None."""
     given, modules = dict(norms or {}), dict(model.named_modules(remove_duplicate=False))
     if strangers := [name for name in given if name not in names]:
         raise ValueError(f"norms has {strangers[0]!r}, which is not among the layers to gate: {names}")
@@ -48,8 +48,8 @@ def following_norms(
             graph = trace(model)
         except UntraceableError as error:
             raise ValueError(
-                f"{error}. So nupi cannot find which norm follows which layer: say it with "
-                f"norms={{{open_questions[0]!r}: name of its norm, or None}} for each layer"
+                f"{error}. So nupi cannot find which norm follows which layer: pass "
+                f"norms={{{open_questions[0]!r}: name of its norm, or None}} with each layer"
             ) from error
         for name in open_questions:
             if norm := _norm_after(model, graph, name):
@@ -62,7 +62,7 @@ def following_norms(
 
 
 def _norm_after(model: nn.Module, graph: fx.Graph, name: str) -> str | None:
-    """The norm that takes this layer's output and nothing else, if one does."""
+    """The norm that takes this layer's output, and nothing else takes it; None without one."""
     calls = [node for node in graph.nodes if node.op == "call_module" and node.target == name]
     if not calls:
         raise ValueError(f"names has {name!r}, which the model's forward never calls")
@@ -74,7 +74,7 @@ def _norm_after(model: nn.Module, graph: fx.Graph, name: str) -> str | None:
         ways = " and ".join(sorted(each or "no norm" for each in found))
         raise ValueError(
             f"the output of {name!r} goes through {ways}: a gate in one of them would not close the channel in the "
-            "others; gate a layer with one follower"
+            "others; gate a layer whose output goes to one place"
         )
     if found == {None} and (later := _norm_behind(model, users)):
         raise ValueError(
@@ -86,7 +86,7 @@ def _norm_after(model: nn.Module, graph: fx.Graph, name: str) -> str | None:
 
 
 def _norm_behind(model: nn.Module, nodes: list[fx.Node]) -> str | None:
-    """The first norm behind what leaves a closed channel closed."""
+    """The first norm that the output reaches through operations that map zero to zero."""
     for node in nodes:
         if is_norm(model, node):
             return str(node.target)
@@ -96,7 +96,7 @@ def _norm_behind(model: nn.Module, nodes: list[fx.Node]) -> str | None:
 
 
 def _keeps_zeros(model: nn.Module, node: fx.Node) -> bool:
-    """Whether a channel that is zero is still a channel of zeros behind this."""
+    """Whether a channel of zeros is still zero after this operation."""
     if node.op != "call_module":
         return node.target in KEEPING
     layer = model.get_submodule(str(node.target))
@@ -109,7 +109,7 @@ def _keeps_zeros(model: nn.Module, node: fx.Node) -> bool:
 
 
 def is_norm(model: nn.Module, node: fx.Node) -> bool:
-    """Whether a node calls a norm, of any kind."""
+    """Whether a node calls any kind of norm."""
     if node.op == "call_module":
         return isinstance(model.get_submodule(str(node.target)), NORMS)
     return node.target in FUNCTIONAL_NORMS

@@ -1,4 +1,4 @@
-"""A model as a graph of whole layers."""
+"""Trace a model into a graph whose nodes are whole layers."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def trace(model: nn.Module, example: Example | Call | None = None) -> fx.Graph:
 
     Args:
         model: any model.
-        example: the arguments of the call, from which `shape_of` knows the shapes. Unless given, the call has
-            the arguments without a default, and the first. Any others have their defaults.
+        example: the arguments of the call, which give the shapes for `shape_of`. Unless given, the call has the first
+            argument and those without a default. All others have their defaults.
 
     Raises:
-        UntraceableError: the forward pass depends on values, or has arguments that a graph cannot stand for.
+        UntraceableError: the forward pass depends on values, or has arguments that a graph cannot have.
     """
     with unchanged(model):
         call = None if example is None else Call.of(example)
@@ -52,7 +52,7 @@ def trace(model: nn.Module, example: Example | Call | None = None) -> fx.Graph:
 
 
 def inside_wrapper(model: nn.Module) -> str | None:
-    """The attribute of one of torch's wrappers (DistributedDataParallel, torch.compile, …) that has the model meant."""
+    """The attribute of a torch wrapper (DistributedDataParallel, torch.compile, …) that holds the wrapped model."""
     home = type(model).__module__
     if not home.startswith("torch.") or home.startswith("torch.nn.modules."):
         return None
@@ -61,13 +61,13 @@ def inside_wrapper(model: nn.Module) -> str | None:
 
 
 def shape_of(node: fx.Node) -> torch.Size | None:
-    """The shape of what a node gives, if that is one tensor."""
+    """The shape of a node's output, if that is one tensor."""
     return node.meta.get("shape")
 
 
 @contextmanager
 def unchanged(model: nn.Module) -> Iterator[None]:
-    """Undo what the forward pass leaves behind: attributes, entries of lists and dicts, buffers, random numbers."""
+    """Undo all changes by the forward pass: attributes, entries of lists and dicts, buffers, random state."""
     attributes = [(module, dict(vars(module))) for module in model.modules()]
     contents = [
         (value, copy.copy(value))
@@ -96,7 +96,7 @@ def unchanged(model: nn.Module) -> Iterator[None]:
 
 
 class _LayerTracer(fx.Tracer):
-    """Looks into the user's modules, and takes torch's layers, those made from them and the gated ones whole."""
+    """Traces inside the user's modules. Torch's layers, their subclasses and gated layers are one node each."""
 
     def __init__(self, call: Call | None) -> None:
         super().__init__()
@@ -114,10 +114,10 @@ class _LayerTracer(fx.Tracer):
         is_module: bool,  # noqa: FBT001 - torch's signature
         concrete_args: Any = None,
     ) -> tuple[Any, list[Any]]:
-        """Arguments for the forward pass: the ones that can decide its course are as the call has them.
+        """The arguments for tracing: proxies for tensors, the call's own values for all that a branch can depend on.
 
-        A proxy is never None and never false, so that it would lead down the branch of an argument that is
-        there. torch's own `concrete_args` would put its checks into the graph.
+        A proxy is never None and never false, so with it the trace would always take the branch for an argument that is
+        given. torch's own `concrete_args` would put its checks into the graph.
         """
         parameters = inspect.signature(inspect.unwrap(root_fn)).parameters
         positional = [
@@ -152,7 +152,7 @@ class _Shapes(fx.Interpreter):
     def __init__(self, model: nn.Module, graph: fx.Graph, named: Mapping[str, Any]) -> None:
         super().__init__(model, graph=graph)
         self._named = named
-        self.extra_traceback = False  # an error then has the model's own words alone
+        self.extra_traceback = False  # keeps the model's error message as it is
 
     def placeholder(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self._named[target] if target in self._named else super().placeholder(target, args, kwargs)

@@ -7,8 +7,8 @@ With temperature t, stretch (l, r) around [0, 1], location phi (`log_alpha`) and
     P(z > 0)  = sigmoid(phi - t log(-l / r))             the probability of being active
     E |z|_0   = sum of P(z > 0)                          the expected number of active gates
 
-z rises with u, so `quantile` is the whole distribution: a sample is the quantile at a uniform u, the median
-the quantile at 1/2. The median gate is open exactly where P(z > 0) > 1/2.
+z rises with u, so `quantile` describes the whole distribution: a sample is the quantile at a uniform u, the median is
+the quantile at 1/2. The median gate is open exactly if P(z > 0) > 1/2.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 TEMPERATURE = 2 / 3
 STRETCH = (-0.1, 1.1)
 INITIAL_SPREAD = 0.01
-JUST = 0.01  # how far beyond the point where a gate opens or closes it is put
+JUST = 0.01  # distance in log_alpha from the point where a gate switches, after `open_` or `close_`
 
 
 def quantile(
@@ -51,7 +51,7 @@ def quantile(
     """
     u = torch.as_tensor(u, dtype=log_alpha.dtype, device=log_alpha.device)
     low, high = stretch
-    # At u = 0 and u = 1, which a generator may give, the logit is infinite: the gate is 0 or 1, its gradient 0.
+    # A random generator may give u = 0 or 1. The logit is then infinite: the gate is 0 or 1, its gradient 0.
     return (torch.sigmoid((u.logit() + log_alpha) / temperature) * (high - low) + low).clamp(0, 1)
 
 
@@ -85,19 +85,19 @@ class HardConcrete(nn.Module):
         s = sigmoid((log u - log(1 - u) + log_alpha) / t)
         z = min(1, max(0, s (r - l) + l))
 
-    `log_alpha` and all arithmetic stay in float32 at least, whatever dtype the model is moved to and under
-    autocast (a step of 1e-3 on a location of 4.6 would be lost in bfloat16); a layer casts the gate it uses.
+    `log_alpha` and all arithmetic stay in float32 or wider, whatever dtype the model is moved to, and under autocast.
+    In bfloat16 a step of 1e-3 at 4.6 would be lost. A layer casts the gate that it uses.
 
     Args:
         shape: the shape of the gates: a number, or the sizes of the dimensions.
-        droprate_init: p, where the gates start. `log_alpha` is drawn around log((1 - p) / p), so p is the probability
+        droprate_init: the start p of the gates. `log_alpha` is drawn around log((1 - p) / p), so p is the probability
             that the concrete variable s starts below 1/2. The probability that z is 0 is smaller.
         temperature: t.
         stretch: (l, r), with l < 0 and r > 1.
         clamp: keep `log_alpha` within [-clamp, clamp], so that a closed gate can still open again. It is applied to
             the parameter itself whenever the gates are read in training mode (a projection after the step). Compiled
-            code reads `log_alpha` as if it was clamped. The parameter itself is then clamped at the next reading in
-            eager code, such as that of a budget or a density.
+            code only uses the clamped value. The parameter itself is then clamped at the next reading in eager code,
+            for example by a budget or a density.
 
     Example:
         >>> gate = HardConcrete(3, droprate_init=0.05, clamp=4.6).eval()
@@ -128,7 +128,7 @@ class HardConcrete(nn.Module):
         if not (-math.inf < low < 0 and 1 < high < math.inf):
             raise ValueError(
                 f"stretch={stretch!r} must be finite and reach beyond [0, 1] on both sides, as (-0.1, 1.1) does; "
-                "without it a gate is never exactly 0 or 1"
+                "else a gate is never exactly 0 or 1"
             )
         start = math.log((1 - droprate_init) / droprate_init)
         if clamp is not None and not clamp > 0:
@@ -136,8 +136,8 @@ class HardConcrete(nn.Module):
         closing = -closing_location(temperature, stretch)
         if clamp is not None and clamp <= closing:
             raise ValueError(
-                f"clamp={clamp!r} would never let a gate close, which it does below log_alpha = {-closing:.3g}; "
-                "give a larger clamp: the usual one is 4.6"
+                f"clamp={clamp!r} would never let a gate close: it closes below log_alpha = {-closing:.3g}; "
+                "give a larger clamp, usually 4.6"
             )
         if clamp is not None and abs(start) > clamp:
             raise ValueError(
@@ -159,7 +159,7 @@ class HardConcrete(nn.Module):
         return self.log_alpha.shape
 
     def reset_parameters(self) -> None:
-        """Draw `log_alpha` afresh around its start; the spread breaks the tie between gates."""
+        """Draw `log_alpha` anew around its start, at random so that gates differ."""
         p = self.droprate_init
         with torch.no_grad():
             self.log_alpha.normal_(math.log((1 - p) / p), INITIAL_SPREAD)
@@ -175,7 +175,7 @@ class HardConcrete(nn.Module):
         return quantile(phi, torch.rand_like(phi), self.temperature, self.stretch)
 
     def median(self) -> torch.Tensor:
-        """The median of every gate: what is used at test time."""
+        """The median of every gate, which is used at test time."""
         return quantile(self._location(), 0.5, self.temperature, self.stretch)
 
     def probability(self) -> torch.Tensor:
@@ -191,37 +191,37 @@ class HardConcrete(nn.Module):
         return self.median().detach() > 0
 
     def margin(self) -> torch.Tensor:
-        """How far each gate's `log_alpha` is above the point where it closes: positive for open gates."""
+        """The distance of each gate's `log_alpha` above the point where it closes: positive for open gates."""
         above = self._location().detach() - closing_location(self.temperature, self.stretch)
-        tiny = torch.finfo(above.dtype).tiny  # rounding must not make another gate open than `is_open` does
+        tiny = torch.finfo(above.dtype).tiny  # rounding must not give another sign than `is_open`
         return torch.where(self.is_open(), above.clamp(min=tiny), above.clamp(max=0))
 
     def close_(self, which: torch.Tensor) -> None:
-        """Close those of these gates that are open, just so that they can open again, in place."""
+        """Close the open ones of these gates, in place; only just, so that they can open again."""
         closed = closing_location(self.temperature, self.stretch) - JUST
         with torch.no_grad():
             self.log_alpha.masked_fill_(which & self.is_open(), closed)
 
     def open_(self, which: torch.Tensor) -> None:
-        """Open those of these gates that are closed, just so, in place."""
+        """Open the closed ones of these gates, in place; only just."""
         opened = closing_location(self.temperature, self.stretch) + JUST
         with torch.no_grad():
             self.log_alpha.masked_fill_(which & ~self.is_open(), opened)
 
     def clamp_(self) -> None:
-        """Bring `log_alpha` back into its range, in place."""
+        """Clamp `log_alpha` to its range, in place."""
         if self.clamp is not None:
-            # By `data`, so that autograd takes no notice: a compiled model may have kept `log_alpha` for its backward
-            # pass, and a density that is read before that pass finds it in its range and leaves it as it is.
+            # By `data`, so that autograd does not see the write: a compiled model may have saved `log_alpha` for its
+            # backward pass. A density that is read before that pass finds it in its range and does not change it.
             self.log_alpha.data.clamp_(-self.clamp, self.clamp)
 
     def extra_repr(self) -> str:
-        """The shape, and what differs from gate to gate of a model."""
+        """The shape, `droprate_init` and the clamp."""
         clamp = "" if self.clamp is None else f", clamp={self.clamp:g}"
         return f"{tuple(self.shape)}, droprate_init={self.droprate_init:g}{clamp}"
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> HardConcrete:  # noqa: FBT001, FBT002 - torch's signature
-        """As for any module (`to`, `cuda`, `half`, …), but `log_alpha` is never narrowed below float32."""
+        """`to`, `cuda`, `half` and so on as for any module, but `log_alpha` stays in float32 or wider."""
         before, gradient = self.log_alpha.data, self.log_alpha.grad
         gradient = None if gradient is None else gradient.detach()  # torch narrows the old one in place
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
@@ -237,12 +237,12 @@ class HardConcrete(nn.Module):
         if self.clamp is None:
             phi: torch.Tensor = self.log_alpha
         elif self.training and torch.compiler.is_compiling():
-            # The value of the clamp and the gradient of the projection. A write to a parameter in a compiled forward
-            # pass would spoil the backward pass of an earlier one; the next eager reading of the gates projects.
+            # The value is clamped, the gradient is not. A write to a parameter in a compiled forward pass would break
+            # the backward pass of an earlier one, so the next eager reading of the gates writes.
             bounded = self.log_alpha.detach().clamp(-self.clamp, self.clamp)
             phi = bounded + (self.log_alpha - self.log_alpha.detach())
         elif self.training:
-            self.clamp_()  # a projection: gradients pass at the bounds, which a clamp in the graph would stop
+            self.clamp_()  # not torch.clamp in the graph: it would stop the gradients at the bounds
             phi = self.log_alpha
         else:
             phi = self.log_alpha.clamp(-self.clamp, self.clamp)

@@ -1,11 +1,10 @@
 """Convolution and linear layers with hard-concrete gates on their outputs or on their weights.
 
-The shape of the gate says what it gates: one gate an output channel or a group of them (structured), or one a weight
-(unstructured). If a norm follows the layer, the gates of its channels sit in the norm: `nupi.gates.batch_norms` says
-why.
+The shape of the gate says what it gates: each output channel, each group of them, or each weight. If a norm follows
+the layer, the gates of its channels are in the norm; `nupi.gates.batch_norms` says why.
 
-A gated layer is made from a plain one and takes over its parameters, buffers, hooks and mode: an optimizer that
-already holds the parameters goes on holding them, and their names in a state_dict stay.
+A gated layer is made from a plain one and keeps its parameters, buffers, hooks and mode. So an optimizer that already
+has the parameters still has them, and their names in a state_dict stay.
 """
 
 from __future__ import annotations
@@ -19,19 +18,19 @@ from torch.nn.modules.conv import _ConvNd
 
 from nupi.gates.hard_concrete import HardConcrete  # noqa: TC001 - the examples below use it
 
-IN_FRONT = "_layer_in_front"  # of a gated norm: a plain attribute, since a submodule would be there twice
+IN_FRONT = "_layer_in_front"  # of a gated norm: not a submodule, else the layer would be in the model twice
 Place: TypeAlias = Literal["before", "after"]
 PLACES: tuple[Place, ...] = get_args(Place)
 
 
 class Gated(nn.Module):
-    """What every gated layer has. Final classes are below.
+    """Base class of all gated layers.
 
     Attributes:
         gate: the gates.
         parameters_per_gate: how many parameters of the network one gate switches.
 
-    With z the gates and n = `parameters_per_gate`, the parameters that are left are
+    With z the gates and n = `parameters_per_gate`, the number of active parameters is
 
         expected    n * sum of P(z > 0)
         realised    n * (how many medians of z are above 0)
@@ -64,7 +63,7 @@ class Gated(nn.Module):
         return self.gate.is_open().sum() * self.parameters_per_gate
 
     def gated_parameters(self) -> int:
-        """The number of parameters that gates switch here."""
+        """The number of parameters that the gates switch."""
         return self.gate.log_alpha.numel() * self.parameters_per_gate
 
     def all_parameters(self) -> int:
@@ -77,34 +76,34 @@ class Gated(nn.Module):
         if type(plain) not in type(self).__mro__:
             raise TypeError(
                 f"a {type(self).__name__} is made from torch's own layer, and would lose what a "
-                f"{type(plain).__name__} does differently"
+                f"{type(plain).__name__} does differently; gate another layer"
             )
         if "forward" in plain.__dict__:
             raise TypeError(
-                f"this {type(plain).__name__} has a forward of its own, put on it by a wrapper, which would go past "
+                f"this {type(plain).__name__} has a forward of its own, put on it by a wrapper, which would not use "
                 "the gate; gate the model before it is wrapped"
             )
         if "weight" not in plain._parameters:
             raise TypeError(
-                f"the weight of this {type(plain).__name__} is no parameter but computed from others (weight_norm, "
+                f"the weight of this {type(plain).__name__} is no parameter: it is computed from others (weight_norm, "
                 "spectral_norm or prune); remove that first"
             )
         self.__dict__.update(plain.__dict__)
-        self.__dict__.pop("_compiled_call_impl", None)  # of the plain layer: it would go past the gate
+        self.__dict__.pop("_compiled_call_impl", None)  # of the plain layer: it does not use the gate
         for own in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
             self.__dict__[own] = plain.__dict__[own].copy()
         self.gate = gate.train(plain.training)
 
 
 class _GatedConvolution(Gated, _ConvNd):
-    """What the gated convolutions share."""
+    """Base class of the gated convolutions."""
 
     def __init__(self, conv: nn.Conv1d | nn.Conv2d, gate: HardConcrete) -> None:
         self._take_over(conv, gate)
         self.parameters_per_gate = _parameters_per_gate(conv, gate)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - torch's name
-        """The convolution with its gated weight."""
+        """Apply the convolution with its gated weight."""
         return self._conv_forward(input, *gated_weight(self.gate(), self.weight, self.bias))
 
 
@@ -126,9 +125,9 @@ class GatedConv2d(_GatedConvolution, nn.Conv2d):
     With z the gates, y = z (W * x + b) for gates on channels, and y = (z W) * x + b for gates on weights.
 
     Args:
-        conv: the plain layer, whose parameters are taken over.
-        gate: of shape (out_channels,), of shape (groups,), or of the weight's shape. A channel's gate takes its bias
-            with it; a gate on single weights leaves the bias alone.
+        conv: the plain layer; the new one uses its parameters.
+        gate: gates of shape (out_channels,), (groups,) or the weight's shape. A channel's gate also gates its bias;
+            gates on single weights do not.
 
     Example:
         >>> layer = GatedConv2d(nn.Conv2d(3, 8, 3), HardConcrete(8))
@@ -144,7 +143,7 @@ class GatedLinear(Gated, nn.Linear):
 
     Example:
         >>> layer = GatedLinear(nn.Linear(784, 300), HardConcrete((300, 784)))
-        >>> layer.gated_parameters()  # one gate a weight, none on the biases
+        >>> layer.gated_parameters()  # one gate per weight, none on the biases
         235200
     """
 
@@ -153,12 +152,12 @@ class GatedLinear(Gated, nn.Linear):
         self.parameters_per_gate = _parameters_per_gate(linear, gate)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - torch's name
-        """The linear map with its gated weight."""
+        """Apply the linear map with its gated weight."""
         return functional.linear(input, *gated_weight(self.gate(), self.weight, self.bias))
 
 
 def is_conv1d(layer: nn.Module) -> bool:
-    """Whether this is GPT-2's linear layer, whose weight is transposed; told by its form, as it is not torch's."""
+    """Whether this is GPT-2's linear layer `Conv1D`, whose weight is transposed; checked by its attributes."""
     sizes = (getattr(layer, "nx", None), getattr(layer, "nf", None))
     weight = getattr(layer, "weight", None)
     return weight is not None and tuple(weight.shape) == sizes
@@ -167,7 +166,7 @@ def is_conv1d(layer: nn.Module) -> bool:
 def gated_weight(
     z: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """A weight and a bias under their gates."""
+    """The weight and the bias, multiplied by the gates."""
     z = z.to(weight.dtype)
     if z.shape == weight.shape:
         return weight * z, bias
@@ -176,12 +175,12 @@ def gated_weight(
 
 
 def spread(z: torch.Tensor, channels: int) -> torch.Tensor:
-    """The gates of all channels, where each gate may have several in a row."""
+    """Repeat each gate for its consecutive channels: one value per channel."""
     return z if len(z) == channels else z.repeat_interleave(channels // len(z))
 
 
 def gates_of_layer(layer: nn.Module) -> int:
-    """How many gates a layer's outputs have: one a channel, or one a group, which can only go as a whole."""
+    """How many gates a layer's outputs need: one per channel, or one per group, which is removed as a whole."""
     weight = layer.weight
     assert isinstance(weight, torch.Tensor)
     groups: int = getattr(layer, "groups", 1)

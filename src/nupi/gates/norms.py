@@ -1,11 +1,11 @@
-"""Layer, RMS and group norms with gates. A closed channel is exactly 0 behind them.
+"""Layer, RMS and group norms with gates. The output of a closed channel is exactly 0.
 
-A layer norm takes its mean and its variance over all channels, so a channel that is zero still counts. The gated form
-takes them over the open channels alone, and is what a norm of that many channels would be:
+A layer norm takes its mean and its variance over all channels, zeros included. The gated form takes them over the open
+channels only, so it equals a norm that has only these channels:
 
     y = z (x - mean over open channels) / deviation over open channels * weight + z bias
 
-A group norm takes them over the channels of a group, so a group goes as a whole, and has one gate.
+A group norm takes them over the channels of a group, so each group has one gate and is removed as a whole.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ OVER_OPEN = "mean_over_open_channels"  # marks a plain norm that comes from a ga
 
 
 class GatedNorm(Gated):
-    """What the gated norms of this module share."""
+    """Base class of the gated norms of this module."""
 
     place: Place
 
@@ -29,14 +29,14 @@ class GatedNorm(Gated):
             raise ValueError(f"place={place!r} must be one of {', '.join(map(repr, PLACES))}")
         if tuple(gate.shape) != (wanted := (gates_of(norm),)):
             raise ValueError(
-                f"gate has shape {tuple(gate.shape)}, but this {type(norm).__name__} wants HardConcrete({wanted[0]})"
+                f"gate has shape {tuple(gate.shape)}, but this {type(norm).__name__} needs HardConcrete({wanted[0]})"
             )
         self._take_over(norm, gate)
         self.place = place
         self.parameters_per_gate = parameters_per_gate
 
     def all_parameters(self) -> int:
-        """As `gated_parameters`: they are those of the layer in front, whose every parameter is some channel's."""
+        """The same as `gated_parameters`: every parameter of the layer in front belongs to a channel."""
         return self.gated_parameters()
 
 
@@ -114,7 +114,7 @@ class GatedGroupNorm(GatedNorm, nn.GroupNorm):
         self._prepare(norm, gate, place, parameters_per_gate)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - torch's name
-        """The norm, gated by groups."""
+        """Apply the norm with a gate per group."""
         z = spread(self.gate(), self.num_channels)
         z = z.to(input.dtype).view(-1, *[1] * (input.dim() - 2))
         if self.place == "before":
@@ -123,21 +123,21 @@ class GatedGroupNorm(GatedNorm, nn.GroupNorm):
 
 
 def gates_of(norm: nn.Module) -> int:
-    """How many gates a norm has: one a channel, or one a group."""
+    """How many gates a norm needs: one per channel, or one per group."""
     if isinstance(norm, nn.GroupNorm):
         return norm.num_groups
     return channels_of(norm)
 
 
 def channels_of(norm: nn.Module) -> int:
-    """How many channels a norm is for; refuses a layer norm over more dimensions than the channels'."""
+    """The number of channels of a norm; refuses a layer norm that also takes its mean over space."""
     if isinstance(norm, nn.GroupNorm):
         return norm.num_channels
     if isinstance(norm, nn.LayerNorm | nn.RMSNorm):
         if len(norm.normalized_shape) != 1:
             raise ValueError(
-                f"a {type(norm).__name__} over {tuple(norm.normalized_shape)} takes its mean over space too; only one "
-                "over the channels, the last dimension, has a gated form"
+                f"a {type(norm).__name__} over {tuple(norm.normalized_shape)} takes its mean over space too; only a "
+                "norm over the last dimension, the channels, has a gated form"
             )
         return int(norm.normalized_shape[0])
     features: int = norm.num_features  # type: ignore[assignment]
@@ -147,7 +147,7 @@ def channels_of(norm: nn.Module) -> int:
 def _opened(
     x: torch.Tensor, z: torch.Tensor, place: Place
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The input in float32 at least, the gates behind the norm, which are open, and how many."""
+    """The input in float32 or wider, the gates after the norm, which channels are open, and how many."""
     x = x.to(torch.promote_types(x.dtype, torch.float32))
     is_open = (z > 0).to(x.dtype)
     count = is_open.sum().clamp(min=1)

@@ -1,4 +1,4 @@
-"""Constraints in other training frameworks. Import each part by its name; it needs the extra of that name.
+"""Constraints in other training frameworks. Import each module by its name; it needs the extra of the same name.
 
 | module | for |
 | --- | --- |

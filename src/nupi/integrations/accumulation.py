@@ -27,13 +27,13 @@ class Accumulator:
         self.batches = 0
 
     def add(self, violations: Mapping[str, Any]) -> None:
-        """Note the violations of one micro-batch; nothing of their graph is kept."""
+        """Add the violations of one micro-batch, without their graph."""
         for name, given in violations.items():
             self._kept.setdefault(name, []).append(as_violation(name, given).moving().detached())
         self.batches += 1
 
     def taken(self) -> dict[str, Violation]:
-        """The average of what was noted since this was last called."""
+        """The average of the violations added since the last call."""
         kept, batches = self._kept, self.batches
         self._kept, self.batches = {}, 0
         return {name: self._average(name, parts, batches) for name, parts in kept.items()}

@@ -1,4 +1,4 @@
-"""The dual optimizer of a front end: given, made by a function that was given, or the default."""
+"""The dual optimizer of a front end: the user's own, one made by the user's function, or the default."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Dual: TypeAlias = (
 
 
 def as_lagrangian(constraints: Any) -> Lagrangian:
-    """Constraints by name as a Lagrangian that joins processes by their mean; a Lagrangian stays as it is."""
+    """Make a Lagrangian with reduce="mean" from constraints by name; a Lagrangian is returned as it is."""
     if isinstance(constraints, Lagrangian):
         return constraints
     if not isinstance(constraints, Mapping):
@@ -28,7 +28,7 @@ def as_lagrangian(constraints: Any) -> Lagrangian:
 
 
 def check_order(cls: type, mixin: type, base: str) -> None:
-    """Refuse a class whose bases come in the wrong order: the mixin's methods call those of what stands behind it."""
+    """Refuse a class whose bases are in the wrong order: the mixin's methods call those of the base after it."""
     before = cls.__mro__[: cls.__mro__.index(mixin)]
     if any(each.__name__ == base for each in before):
         raise TypeError(
@@ -49,11 +49,11 @@ def check_dual(dual: Any) -> None:
 def make_dual(
     dual: Dual, lagrangian: Lagrangian, steps: int, primal: list[torch.optim.Optimizer]
 ) -> torch.optim.Optimizer:
-    """The optimizer itself.
+    """Make the dual optimizer.
 
     Args:
-        dual: what the user gave.
-        lagrangian: the multipliers to hold.
+        dual: the user's argument.
+        lagrangian: the Lagrangian whose multipliers it gets.
         steps: the optimizer steps of the whole training.
         primal: the optimizers of the model.
     """
@@ -70,19 +70,19 @@ def make_dual(
 def default_dual(
     lagrangian: Lagrangian, steps: int, primal: list[torch.optim.Optimizer]
 ) -> torch.optim.Optimizer:
-    """Gains that find themselves, so that the constraints are met in a quarter of training."""
+    """`SelfTuned`, with a quarter of the training's steps."""
     quarter = max(1, steps // 4)
     try:
         return SelfTuned(lagrangian.parameters(), steps=quarter, primal=primal)
     except TypeError:
-        # An optimizer whose response cannot be measured, as Adafactor: it is identified from the violations.
+        # The response to some optimizers, such as Adafactor, cannot be measured: identify it from the violations.
         return SelfTuned(lagrangian.parameters(), steps=quarter)
 
 
 def go_on(lagrangian: Lagrangian, dual: torch.optim.Optimizer) -> None:
-    """Have a run that is resumed know its dual optimizer as one that was never interrupted does.
+    """Make a resumed run pass graphs to its dual optimizer, as a run that was never interrupted does.
 
-    A dual optimizer that measures is shown the graph from its first `ascend` on; a resumed run has had that already.
+    A dual optimizer that measures gets the graph of losses after its first `ascend`; a resumed run has had that one.
     """
     if hasattr(dual, "observe"):
         lagrangian._observer = dual

@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
     from nupi.lagrangian import Lagrangian
 
-# The score of a model that just misses its constraints: larger than any loss. The excess is a factor and no summand,
-# since a front end may keep numbers in float32.
+# The score of a model that just misses its constraints: larger than any loss. The excess is a factor, not a summand,
+# because a front end may keep numbers in float32.
 INFEASIBLE = 1e9
 
 
 class Evaluation:
-    """Averages violations over the batches of an evaluation, and judges the average.
+    """Averages violations over the batches of an evaluation, and checks whether the average meets the constraints.
 
     A tensor is weighted by the number of rows of its batch. Sums and counts of `Averaged` violations are added. A row
     of an `Indexed` violation is averaged over the batches that have it. `Measured` uses its hard measure. So a rate is
-    exact. A violation that is not a mean over rows, such as the gap of two rates, is the mean over the batches.
+    exact. For a violation that is not a mean over rows, such as the gap of two rates, the mean over batches is used.
     """
 
     def __init__(self, lagrangian: Lagrangian, tolerance: float | Mapping[str, float] = 0.0) -> None:
@@ -38,7 +38,7 @@ class Evaluation:
         self.clear()
 
     def clear(self) -> None:
-        """Forget what was added."""
+        """Remove all batches."""
         self.batches, self._rows = 0, 0
         for name, constraint in self._lagrangian.constraints.items():
             like = self._lagrangian.multipliers[name]
@@ -50,7 +50,7 @@ class Evaluation:
 
     @torch.no_grad()
     def add(self, violations: Mapping[str, Any], rows: int, loss: torch.Tensor | None = None) -> None:
-        """Take in the violations of a batch of so many rows, and its loss if it is to be averaged too."""
+        """Add the violations of a batch with this number of rows, and its loss if the losses shall be averaged too."""
         for target, given in self._lagrangian._paired(violations):
             sums, counts = self._sums[target.name], self._counts[target.name]
             part = given.moving().parts(target)
@@ -81,7 +81,7 @@ class Evaluation:
         | `score` | smaller is better: the loss if feasible, else 1e9 (1 + the largest excess over a tolerance) |
 
         Args:
-            loss: the loss that the score is made of; the mean of those that were added, unless given.
+            loss: the loss for the score; by default the mean of the added losses.
         """
         self._join()
         found = {name: self._worst(name) for name in self._lagrangian.constraints}
@@ -96,11 +96,11 @@ class Evaluation:
     def _worst(self, name: str) -> float:
         mean = Averaged(self._sums[name], self._counts[name])
         if not bool(mean.sums.isfinite().all()):
-            return math.inf  # an evaluation reports; it does not end a training
+            return math.inf  # not an error: an evaluation must not end a training
         return largest_violation(name, self._lagrangian.constraints[name], mean)
 
     def _join(self) -> None:
-        """Have the sums of all processes; with `reduce=None` each has the violations of all already."""
+        """Sum over all processes. With `reduce=None` each process already has the violations of all."""
         group = self._lagrangian.group
         if self._lagrangian.reduce is None or distributed.world_size(group) == 1:
             return

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ConstrainedCallback", "ConstrainedMixin"]
 
-# Each package has classes of its own, and its Trainer takes no other's: the callback is one of both.
+# Each package has its own classes, and its Trainer accepts only these, so the callback inherits from both.
 _PACKAGES = [name for name in ("lightning", "pytorch_lightning") if find_spec(name) is not None]
 if not _PACKAGES:
     raise ImportError(
@@ -96,12 +96,12 @@ class ConstrainedCallback(*_CALLBACKS):  # type: ignore[misc]
         self._given: Dual = dual
         self._lagrangian: Lagrangian | None = None
         self._handles: list[RemovableHandle] = []
-        self._state: dict[str, Any] | None = None  # of the checkpoint, until the dual optimizer is there
+        self._state: dict[str, Any] | None = None  # from the checkpoint, until the dual optimizer exists
         self._rows = 1
         self._waiting: dict[str, Any] | None = (
             None  # violations of a step that evaluates its objective several times
         )
-        self._step = -1  # the number of the last step that the multipliers have taken part in
+        self._step = -1  # the number of the last step in which the multipliers have ascended
 
     # --- the beginning and the end ---
 
@@ -113,7 +113,7 @@ class ConstrainedCallback(*_CALLBACKS):  # type: ignore[misc]
             self._seen = Accumulator(lagrangian.constraints)
             self._evaluation = Evaluation(lagrangian, self.tolerance)
             self._numbers = Numbers(lagrangian)
-        self.teardown(trainer, pl_module, stage)  # a run that ended in an error may have left its hook
+        self.teardown(trainer, pl_module, stage)  # a run that ended in an error may have left its hook behind
 
         def hear(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any], value: torch.Tensor) -> None:
             given = dict(zip(("loss", "violations"), args, strict=False)) | kwargs
@@ -122,14 +122,14 @@ class ConstrainedCallback(*_CALLBACKS):  # type: ignore[misc]
         self._handles.append(lagrangian.register_forward_hook(hear, with_kwargs=True))
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002 - Lightning's signature
-        """Listen no longer."""
+        """Stop listening."""
         while self._handles:
             self._handles.pop().remove()
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002 - Lightning's signature
-        """Have a dual optimizer, with the state of the checkpoint."""
+        """Make the dual optimizer, and load its state from the checkpoint."""
         assert self._lagrangian is not None
-        self._seen.taken()  # a run that was ended between two micro-batches has left something here
+        self._seen.taken()  # drop what a run that ended between two micro-batches has left
         self._waiting, self._step = None, -1
         if self.dual is None:
             self.dual = make_dual(self._given, self._lagrangian, _steps(trainer), list(trainer.optimizers))
@@ -148,7 +148,7 @@ class ConstrainedCallback(*_CALLBACKS):  # type: ignore[misc]
     def _hear(self, trainer: Any, loss: torch.Tensor, violations: Any, value: torch.Tensor) -> None:
         if trainer.training and torch.is_grad_enabled():
             if trainer.global_step == self._step:
-                return  # the closure of the same step again, as LBFGS calls it
+                return  # another call of the closure in the same step, as by LBFGS
             self._seen.add(violations)
             self._numbers.note("nupi/loss", loss)
             self._numbers.note("nupi/lagrangian", value)
@@ -156,7 +156,7 @@ class ConstrainedCallback(*_CALLBACKS):  # type: ignore[misc]
             self._evaluation.add(violations, self._rows, loss)
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
-        """Ascend on what was heard since the last step, and log; once a step, however often it calls its closure."""
+        """Ascend on the violations since the last step, and log; once per step, however often it calls its closure."""
         if not self._seen.batches:
             return  # an optimizer that has no part in the Lagrangian, or the closure again
         self._ascend_on_the_waiting(pl_module)
@@ -176,7 +176,7 @@ class ConstrainedCallback(*_CALLBACKS):  # type: ignore[misc]
         self._ascend_on_the_waiting(pl_module)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002 - Lightning's signature
-        """Warn if no step has used the Lagrangian: the constraints are then without effect."""
+        """Warn if no step has used the Lagrangian, so that the constraints have no effect."""
         if self._step < 0 and not self._seen.batches:
             warnings.warn(
                 "training_step has not called the Lagrangian, so no constraint has an effect; "
@@ -199,7 +199,7 @@ class ConstrainedCallback(*_CALLBACKS):  # type: ignore[misc]
     # --- validation and test ---
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002 - Lightning's signature
-        """Begin a verdict."""
+        """Start a new evaluation of the constraints."""
         self._evaluation.clear()
 
     def on_validation_batch_start(
@@ -210,7 +210,7 @@ class ConstrainedCallback(*_CALLBACKS):  # type: ignore[misc]
         batch_idx: int,  # noqa: ARG002
         dataloader_idx: int = 0,  # noqa: ARG002
     ) -> None:
-        """See how many rows the next violations are of."""
+        """Note the number of rows of this batch."""
         self._rows = rows_of(batch)
 
     def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
@@ -229,7 +229,7 @@ class ConstrainedCallback(*_CALLBACKS):  # type: ignore[misc]
             return
         for name, value in self._evaluation.metrics().items():
             separator = "/" if "/" in name else "_"
-            # All ranks have the same number already, and each needs it to choose a checkpoint.
+            # All ranks already have the same number, and each needs it to choose a checkpoint.
             pl_module.log(f"{prefix}_nupi{separator}{name}", value, batch_size=1)
 
     # --- saving and going on ---
@@ -255,11 +255,11 @@ class ConstrainedMixin:
     `super().configure_callbacks()`.
 
     Args:
-        args: for the LightningModule; so are all keyword arguments that are not named here.
+        args: passed to the LightningModule, and so are all keyword arguments that are not named here.
         constraints: the constraints by name; or a `nupi.Lagrangian`, for a penalty or another `reduce`.
-        dual: as for the callback; and so are `tolerance` and `prog_bar`.
-        tolerance: see the callback.
-        prog_bar: see the callback.
+        dual: as for `ConstrainedCallback`.
+        tolerance: as for `ConstrainedCallback`.
+        prog_bar: as for `ConstrainedCallback`.
 
     Example:
         >>> from functools import partial
@@ -297,7 +297,7 @@ class ConstrainedMixin:
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        # The first part of the module, so that a checkpoint it refuses has loaded nothing else.
+        # The first submodule, so that if it refuses a checkpoint, nothing else has been loaded.
         self.lagrangian = as_lagrangian(constraints)
         self._constrained = ConstrainedCallback(dual, tolerance=tolerance, prog_bar=prog_bar)
 

@@ -1,4 +1,4 @@
-"""What a front end logs of each step: violations, multipliers and gains, by the names that `nupi.Monitor` uses."""
+"""The numbers that a front end logs for each step: violations, multipliers and gains, named as in `nupi.Monitor`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 class Numbers:
-    """Listens to a Lagrangian, and averages what its steps did until somebody asks.
+    """Listens to a Lagrangian, and averages the numbers of its steps until `taken` is called.
 
-    Everything stays on the device until `taken`.
+    Everything stays on the device until then.
     """
 
     def __init__(self, lagrangian: Lagrangian) -> None:
@@ -30,7 +30,7 @@ class Numbers:
         lagrangian.listen(self)
 
     def __call__(self, step: Ascent) -> None:
-        """Take in a step; the Lagrangian calls this after every `ascend`."""
+        """Add a step; the Lagrangian calls this after every `ascend`."""
         self._steps += 1
         self._dual = step.dual
         self._gains.look(self._steps, step.dual)
@@ -41,12 +41,12 @@ class Numbers:
                 self.note(f"nupi/{move.name}/violation_max", error.max())
 
     def note(self, name: str, value: torch.Tensor) -> None:
-        """Add a number to the average that is logged by this name."""
+        """Add a number to the average that is logged under this name."""
         self._sums[name] = self._sums[name] + value.detach() if name in self._sums else value.detach()
         self._counts[name] = self._counts.get(name, 0) + 1
 
     def taken(self) -> dict[str, float]:
-        """Means of violations since this was last called; multipliers and gains as they are now."""
+        """Means of violations since the last call; multipliers and gains as they are now."""
         found: dict[str, float | torch.Tensor] = {
             name: total / self._counts[name] for name, total in self._sums.items()
         }
@@ -63,14 +63,14 @@ class Numbers:
         return _floats(found)
 
     def _errors(self, move: Move) -> torch.Tensor:
-        """The errors of a step; of a band, how far the violation is beyond it."""
+        """The errors of a step; for a band, the distance of the violation beyond it."""
         constraint = self._lagrangian.constraints[move.name]
         two_sided = constraint.multiplier_shape != constraint.shape
         return move.error.amax(-1) if two_sided else move.error
 
 
 def _floats(found: dict[str, float | torch.Tensor]) -> dict[str, float]:
-    """All numbers on the host, by one copy."""
+    """Copy all numbers to the host at once."""
     tensors = {name: value for name, value in found.items() if isinstance(value, torch.Tensor)}
     if tensors:
         values = torch.stack([value.detach().float().mean() for value in tensors.values()]).tolist()

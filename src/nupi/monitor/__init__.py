@@ -1,4 +1,4 @@
-"""See what the multipliers do: record every `ascend`, say what is wrong and what to change, show it on a page."""
+"""See what the multipliers do: record every `ascend`, say what is wrong and what to change, write a report."""
 
 from nupi.monitor.diagnose import diagnose, judge
 from nupi.monitor.disk import read

@@ -1,7 +1,7 @@
-"""What to change: gains, with values where theory gives them.
+"""Advice for each kind of finding: which gain to change, and to what value if theory gives one.
 
 Near the optimum a constraint and its multiplier are the oscillator of `nupi.theory.spectrum`, in units of steps:
-lambda^2 + (h + kp b) lambda + b ki = 0. A swing of natural frequency w and damping ratio z therefore tells
+lambda^2 + (h + kp b) lambda + b ki = 0. So the natural frequency w and the damping ratio z of a swing give
 b = w^2 / ki and h = 2 z w - kp b.
 """
 
@@ -14,27 +14,27 @@ if TYPE_CHECKING:
     from nupi.monitor.rules import Answer, Case
     from nupi.monitor.shape import Jitter, Swing
 
-_FASTEST = 0.35  # radians a step: beyond it kp b would be too large for steps of this length
+_FASTEST = 0.35  # radians per step: for a faster swing, kp b would be too large for discrete steps
 _SETTLE = math.log(50.0)
 
 
 def short(value: float) -> str:
-    """Three digits."""
+    """The number with three significant digits."""
     return f"{value:.3g}"
 
 
-_LONGER = "Give twice the steps, so that the multiplier moves half as fast"
+_LONGER = "Give SelfTuned twice the steps, so that the multiplier moves half as fast"
 _FOR_SELF_TUNED = {
     "oscillating": f"{_LONGER}, or lower the learning rate of the model",
     "diverging": f"{_LONGER}, or lower the learning rate of the model",
     "overshoot": _LONGER,
-    "slow": "Train longer, or give half the steps; if the violation still does not answer, it may be infeasible",
+    "slow": "Train longer, or give SelfTuned half the steps; if the violation still stays, it may be infeasible",
     "noisy": "Average the violation over more samples: a larger batch, or nupi.Averaged",
 }
 
 
 def for_self_tuned(kind: str, otherwise: str) -> str:
-    """What to change where nobody sets ki, kp and nu: the horizon, the model's learning rate, or the batch."""
+    """The advice for `SelfTuned`, where nobody sets ki, kp and nu: its steps, the model's learning rate, the batch."""
     return _FOR_SELF_TUNED.get(kind, otherwise)
 
 
@@ -56,12 +56,12 @@ def against_swing(case: Case, swing: Swing) -> str:
 
 
 def _instead(plain: str, ki: float, kp: float) -> str:
-    """For an optimizer that has no kp."""
+    """The advice for an optimizer that has no kp."""
     return f"Use nupi.NuPI in place of {plain}, with ki about {short(ki)} and kp about {short(kp)}"
 
 
 def critical_gains(ki: float, kp: float, frequency: float, damping: float) -> tuple[float, float]:
-    """Gains that damp a swing critically: the same ki, unless the swing is too fast, and the kp that goes with it."""
+    """The gains (ki, kp) that damp a swing critically. Ki stays, unless the swing is too fast for any kp."""
     from nupi.theory.spectrum import critical_kp
 
     b = frequency**2 / ki
@@ -71,7 +71,7 @@ def critical_gains(ki: float, kp: float, frequency: float, damping: float) -> tu
 
 
 def against_divergence(case: Case, swing: Swing | None) -> str:
-    """Smaller gains; by theory where a swing tells how strong the answer is."""
+    """Smaller gains; computed by theory if the violation swings."""
     if swing is not None and case.ki > 0.0:
         ki, kp = critical_gains(case.ki, case.kp, swing.frequency, swing.damping)
         if case.plain:
@@ -86,7 +86,7 @@ def against_divergence(case: Case, swing: Swing | None) -> str:
 
 
 def against_infeasibility(answer: Answer) -> str:
-    """Whether the target can be met is the user's to find out; how near it has come, the record's to say."""
+    """Loosen the target by at least what is missing, or check the constraint."""
     return (
         f"Loosen the target by more than {short(answer.violation)}, or check that the violation depends on the "
         "parameters and that no other constraint contradicts it"
@@ -94,7 +94,7 @@ def against_infeasibility(answer: Answer) -> str:
 
 
 def against_slowness(case: Case, answer: Answer) -> str:
-    """A ki that would have met the constraint in a quarter of these steps, by the answer that was seen."""
+    """A ki that would have met the constraint in a quarter of these steps, if it responds as it has until now."""
     steps = float(case.steps[-1] - case.steps[0])
     if case.ki > 0.0 and case.lr > 0.0 and answer.whole > answer.error:
         ki = 4.0 * _SETTLE / (answer.whole * steps) / case.lr
@@ -102,11 +102,11 @@ def against_slowness(case: Case, answer: Answer) -> str:
             return f"Raise {case.step_size} from {short(case.ki)} to about {short(ki)}"
     now = f" from {short(case.ki)}" if case.ki > 0.0 else ""
     more = f"Raise {case.step_size}{now} tenfold, or train longer"
-    return f"{more}; if the violation still does not answer, it may be infeasible"
+    return f"{more}; if the violation still stays, it may be infeasible"
 
 
 def against_noise(case: Case, seen: Jitter) -> str:
-    """Smoothing, or a smaller kp, that brings the steps down to a tenth of the multiplier."""
+    """More smoothing or a smaller kp, so that the steps are a tenth of the multiplier."""
     if math.isnan(case.kp):
         return "Average the violation over more samples, or use nupi.NuPI with nu = 0.9"
     if seen.level == 0.0 or seen.shake == 0.0:
@@ -121,7 +121,7 @@ def against_noise(case: Case, seen: Jitter) -> str:
 
 
 def against_overshoot(case: Case, share: float, where: int) -> str:
-    """More damping: the damping ratio by the size of the overshoot, the frequency by when it came."""
+    """More damping. The size of the overshoot gives the damping ratio, its time gives the frequency."""
     if case.plain and (not case.ki > 0.0 or share >= 1.0):
         return "Lower lr, or use nupi.NuPI with kp > 0, which damps the swing"
     if not case.ki > 0.0 or share >= 1.0:

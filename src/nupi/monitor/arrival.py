@@ -1,4 +1,4 @@
-"""Numbers on their way from a device to the host, which nobody waits for."""
+"""Copy numbers from a device to the host without waiting for them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 
 
 class Arrival:
-    """Tensors that are copied to the host: begun without waiting, there when `ready` says so."""
+    """A copy of tensors to the host that runs in the background; `ready` says when it has ended."""
 
     def __init__(self, tensors: list[torch.Tensor]) -> None:
         self._tensors = [tensor.to("cpu", non_blocking=True) for tensor in tensors]
@@ -16,11 +16,11 @@ class Arrival:
             event.record()
 
     def ready(self) -> bool:
-        """Whether all of them are there."""
+        """Whether all tensors have been copied."""
         return all(event.query() for event in self._events)
 
     def result(self) -> list[torch.Tensor]:
-        """The tensors, on the host; waits for them if they are not there yet."""
+        """The tensors on the host; waits for the copy if necessary."""
         for event in self._events:
             event.synchronize()
         return self._tensors

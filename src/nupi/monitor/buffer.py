@@ -1,7 +1,7 @@
-"""Room for what a block of steps shows of one group, one row a step.
+"""A buffer for the violations and multipliers of one group over a block of steps, one row per step.
 
-New memory for every step would cost more than the copy into it: of 1,000 constraints 8 KB a step, 4 MB a block, which
-the system takes back after each block and clears before the next.
+New memory for every step would cost more than the copy into it. 1,000 constraints need 8 KB a step, 4 MB a block. The
+system would take this back after each block, and clear it before the next.
 """
 
 from __future__ import annotations
@@ -10,25 +10,25 @@ import torch
 
 
 class Buffer:
-    """Rows that are written one after another, and read together.
+    """Rows that are written one by one and read together.
 
     Args:
-        name: the group whose steps it takes.
-        first: the values of one such step; all that follow are of their dtype, device and number.
-        rows: how many steps there is room for.
+        name: the name of the group.
+        first: the values of one step. All others must have the same dtype, device and number.
+        rows: the number of rows.
     """
 
     def __init__(self, name: str, first: torch.Tensor, rows: int) -> None:
         self.name, self.width = name, len(first)
         self.steps: list[int] = []
         self._matrix = first.new_empty(rows, len(first))
-        self._rows = self._matrix.unbind(0)  # a view takes longer to make than to fill
+        self._rows = self._matrix.unbind(0)  # views are made once: making one takes longer than filling it
         self._dtype, self._device = first.dtype, first.device
 
     def put(self, step: int, error: torch.Tensor, multiplier: torch.Tensor) -> bool:
-        """Write the next row; False, with nothing written, if these are of another type or there is no room."""
+        """Write the next row. Returns False and writes nothing if the type differs or the buffer is full."""
         if (
-            # `cat` would round to its output's type without a word.
+            # `cat` would round to the type of its output without a warning.
             error.dtype is not self._dtype
             or multiplier.dtype is not self._dtype
             or error.device != self._device
@@ -41,5 +41,5 @@ class Buffer:
         return True
 
     def written(self) -> torch.Tensor:
-        """All rows that were written, in their order; they are to be read before the next is written."""
+        """All rows written so far, in order. Read them before you write the next one."""
         return self._matrix[: len(self.steps)]

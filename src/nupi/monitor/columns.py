@@ -1,4 +1,4 @@
-"""What is recorded of each group of constraints, and in which column of the record it stands."""
+"""The columns of a record: what is recorded of each group of constraints, and where."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
     from nupi.constraints import Constraint
 
-WHOLE = 32  # a group of at most so many constraints is recorded constraint by constraint
-WATCHED = 8  # of a larger group, its statistics and so many of its worst constraints
+WHOLE = 32  # a group with at most this many constraints is recorded constraint by constraint
+WATCHED = 8  # of a larger group, its statistics and this many of its worst constraints are recorded
 
 STATISTICS = (
     "violation_mean",
@@ -24,13 +24,13 @@ STATISTICS = (
     "multiplier_max",
     "multiplier_norm",
     "active",  # the share of multipliers that are not 0
-    "multiplier_step",  # the norm of what the multipliers moved by
+    "multiplier_step",  # the norm of the last change of the multipliers
 )
 
 
 @dataclass(frozen=True)
 class Group:
-    """One group of constraints: what it is, and its columns."""
+    """One group of constraints: its name, kind and shape, and its columns."""
 
     name: str
     kind: str
@@ -40,8 +40,8 @@ class Group:
     violations: int  # the first of `slots` columns
     multipliers: int
     slots: int  # how many constraints are kept one by one
-    indices: int | None  # if not all of them are: columns that say which they are
-    statistics: int | None  # the first of the group's statistics, if it has more than one constraint
+    indices: int | None  # if only some are kept: the first of the columns that say which
+    statistics: int | None  # the first column of the group's statistics, if it has more than one constraint
 
     @property
     def size(self) -> int:
@@ -49,7 +49,7 @@ class Group:
         return math.prod(self.shape)
 
     def place(self, index: int) -> str:
-        """What to call one constraint of the group: `rates[3]`, or the name alone if there is only one."""
+        """The name of one constraint of the group: `rates[3]`, or the group's name if it has only one."""
         if self.size == 1:
             return self.name
         at = []
@@ -59,7 +59,7 @@ class Group:
         return f"{self.name}[{', '.join(reversed(at))}]"
 
     def index_of(self, place: str) -> int:
-        """The index of a constraint in the flattened group, from what `place` calls it; 0 for the group itself."""
+        """The index in the flattened group of a constraint named by `place`; 0 for the group's name."""
         index = 0
         if place != self.name:
             for length, at in zip(self.shape, place.rpartition("[")[2].rstrip("]").split(", "), strict=True):
@@ -93,7 +93,7 @@ class Columns:
             if size > 1:
                 statistics = count
                 count += len(STATISTICS)
-            # A band has two multipliers for each violation, and each of them is that of an inequality.
+            # A band has two multipliers for each violation, each of them like that of an inequality.
             bounds = constraint.bounds
             upper = None if bounds is None else bounds.upper
             groups[name] = Group(
@@ -111,15 +111,15 @@ class Columns:
         return cls(groups, count)
 
     def group_of(self, place: str) -> str:
-        """The name of the group of a constraint, from what `Group.place` calls it."""
+        """The name of the group of a constraint named by `Group.place`."""
         return place if place in self.groups else place.rpartition("[")[0]
 
     def described(self) -> dict[str, Any]:
-        """All of this as plain data, for a checkpoint or a file."""
+        """The columns as plain data, for a checkpoint or a file."""
         return {"count": self.count, "groups": [asdict(group) for group in self.groups.values()]}
 
     @classmethod
     def from_described(cls, plain: Mapping[str, Any]) -> Columns:
-        """The columns that `described` gave."""
+        """The columns of the data that `described` returned."""
         groups = [Group(**{**group, "shape": tuple(group["shape"])}) for group in plain["groups"]]
         return cls({group.name: group for group in groups}, int(plain["count"]))

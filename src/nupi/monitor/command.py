@@ -20,15 +20,15 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-Folder = Annotated[Path, typer.Argument(metavar="DIR", help="the folder that a Monitor was given as path")]
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="the folder given as path to nupi.Monitor")]
 
 
 @app.command()
 def watch(
     folder: Folder,
-    every: Annotated[float, typer.Option(help="seconds between two looks at the record", min=0.1)] = 2.0,
+    every: Annotated[float, typer.Option(help="seconds between two readings of the record", min=0.1)] = 2.0,
     *,
-    once: Annotated[bool, typer.Option("--once", help="show the record as it is, and end")] = False,
+    once: Annotated[bool, typer.Option("--once", help="show the record once, and end")] = False,
 ) -> None:
     """Show a run while it trains: sparklines, multipliers, gains, findings. Ctrl-C ends it."""
     console = Console(highlight=False)
@@ -47,8 +47,8 @@ def watch(
                 try:
                     live.update(picture(read(folder), *_room(console)), refresh=True)
                 except (OSError, ValueError):
-                    continue  # it is being written anew; the next look will see it
-    except KeyboardInterrupt:  # Ctrl-C is how one leaves, also while the screen is being drawn
+                    continue  # the file is just being replaced; the next reading will find it
+    except KeyboardInterrupt:  # Ctrl-C is the normal way to end, also while the screen is drawn
         return
 
 

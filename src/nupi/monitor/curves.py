@@ -1,4 +1,4 @@
-"""The lines of a report: few enough points to draw, with the band of all that lies between them."""
+"""The curves of a report: at most 400 points a line, with a band from the smallest to the largest value."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from nupi.monitor.record import Record, Series
     from nupi.monitor.thinned import Overview
 
-POINTS = 400  # of a line
-_PHASE = 600  # of a phase plot
+POINTS = 400  # points of a line
+_PHASE = 600  # points of a phase plot
 
 
 def plain(values: torch.Tensor) -> list[float | None]:
-    """Numbers as JSON has them, of five digits; None for what was not measured or is infinite."""
+    """Numbers for JSON, with five digits; None for a number that was not measured or is infinite."""
     return [float(f"{v:.5g}") if math.isfinite(v) else None for v in values.tolist()]
 
 
@@ -32,7 +32,7 @@ def of_constraint(overview: Overview, series: Series) -> dict[str, Any]:
         for name, column in (("violation", group.violations), ("multiplier", group.multipliers)):
             lines[name] = _band(*(part[:, column + index] for part in overview[1:]))
     else:
-        # Whom a column follows changes: the steps kept in full are all there is of it.
+        # A column changes from one constraint to another, so only the steps kept in full are known of one constraint.
         lines["steps"] = plain(_fewer(series.steps))
         for name, values in (("violation", series.violation), ("multiplier", series.multiplier)):
             lines[name] = _band(values, values, values)
@@ -42,7 +42,7 @@ def of_constraint(overview: Overview, series: Series) -> dict[str, Any]:
 
 
 def of_group(overview: Overview, record: Record, group: Group) -> dict[str, Any]:
-    """The whole run of a group: its mean, between its extremes."""
+    """The whole run of a group: its mean, with a band from its minimum to its maximum."""
     assert group.statistics is not None
     place = {name: group.statistics + i for i, name in enumerate(STATISTICS)}
     lines: dict[str, Any] = {
@@ -70,7 +70,7 @@ def _band(mean: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> dict[str
 
 
 def _fewer(values: torch.Tensor, take: str = "mean") -> torch.Tensor:
-    """At most `POINTS` values: each the mean, the least or the most of its neighbours that were measured."""
+    """At most `POINTS` values: each is the mean, the minimum or the maximum of neighbours that were measured."""
     every = math.ceil(len(values) / POINTS)
     if every <= 1:
         return values

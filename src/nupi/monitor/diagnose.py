@@ -1,4 +1,4 @@
-"""Say what is wrong with a run: every constraint is judged alone, and findings of one kind are put together."""
+"""Say what is wrong with a run. Every constraint is judged alone; findings of one kind in a group become one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nupi.monitor.columns import Group
     from nupi.monitor.record import GainHistory, Record, Series
 
-_SPARSE = 512  # of more constraints than this that have a name of their own, only the worst are judged
+_SPARSE = 512  # with more groups than this, only the worst are judged
 
 
 def diagnose(record: Record) -> list[Finding]:
@@ -53,7 +53,7 @@ def judge(
         multiplier: the multipliers after each step, of the same shape.
         inequality: whether the multipliers are kept at 0 or above.
         name: the name of the constraints in the findings.
-        ki: the integral gain; nan if there is none. With the gains, the advice can name numbers.
+        ki: the integral gain; nan if there is none. If the gains are given, the advice has numbers.
         kp: the proportional gain.
         nu: the smoothing.
         upper: the bound on the multipliers, if there is one.
@@ -87,7 +87,7 @@ def judge(
 
 
 def _judged(record: Record) -> list[Group]:
-    """The groups to judge: all, unless there are so many that only the worst can be looked at."""
+    """The groups to judge: all, or only the worst if there are too many."""
     groups = list(record.columns.groups.values())
     if len(groups) <= _SPARSE or not len(record):
         return groups
@@ -108,7 +108,7 @@ def _of_group(record: Record, group: Group) -> list[Finding]:
     for series in record.series(group):
         found += judge_case(_case(series, set_to))
     if group.indices is not None:
-        # Of a large group only the worst were followed: that these are inactive is for the extremes to say.
+        # Of a large group only the worst were recorded, so whether all are inactive is judged by the extremes.
         found = [finding for finding in found if finding.kind != "inactive"] + _inactive(record, group)
     return found
 
@@ -126,7 +126,7 @@ def _inactive(record: Record, group: Group) -> list[Finding]:
 
 
 def _gains(history: GainHistory) -> dict[str, Any]:
-    """The gains as a `Case` has them, and who sets them."""
+    """The gains as fields of a `Case`, and whether the user or `SelfTuned` sets them."""
     ki, kp, nu, lr = as_set(history.latest, history.kind)
     self_tuned = history.kind == "SelfTuned"
     plain = "" if self_tuned or "ki" in history.latest else history.kind
@@ -141,7 +141,7 @@ def _case(series: Series, gains: dict[str, Any]) -> Case:
 
 
 def _told_together(group: Group, findings: list[Finding]) -> list[Finding]:
-    """One finding a kind: the first, with how many others there are. A group is inactive only as a whole."""
+    """One finding for each kind: the first, with the number of others. A group is inactive only as a whole."""
     told = []
     for kind in dict.fromkeys(finding.kind for finding in findings):
         same = [finding for finding in findings if finding.kind == kind]

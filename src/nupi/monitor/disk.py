@@ -1,13 +1,13 @@
-"""A record on disk: appended to while a run goes on, readable at any moment, of bounded size.
+"""A record on disk, of bounded size: a run appends to it, and it can be read at any time.
 
-The file is a line that says what it is, then frames: four letters, the length in bytes, a checksum, the content.
+The file is a line with the format's name, then frames: four letters, the length in bytes, a checksum, the content.
 
 | frame  | content                                                                            |
 | ------ | ---------------------------------------------------------------------------------- |
 | `HEAD` | JSON: the version, the columns, what was run                                       |
-| `SNAP` | a whole record, as `torch.save` writes it; stands for all that came before         |
+| `SNAP` | a whole record, as `torch.save` writes it; replaces all frames before it           |
 | `GAIN` | JSON: a change of gains                                                            |
-| `ROWS` | rows of float64, the step first; a file that was cut off has some of the last rows |
+| `ROWS` | rows of float64, the step first; of a file that was cut off, whole rows are read   |
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 FILE = "record.nupi"
-VERSION = 2  # of the file; what it holds has a version of its own
+VERSION = 2  # of the file format; the record in it has a version of its own
 _MAGIC = b"nupi record 2\n"
 _MAGIC_OF_1 = b"nupi record\n"
 _FRAME = struct.Struct("<4sQI")
-_MOST_STEPS = 2.0**53  # up to which a float64 counts
-_REWRITE = 2**24  # bytes; a file that has grown by more than this, and four times a snapshot, is written anew
+_MOST_STEPS = 2.0**53  # the largest number up to which float64 has all integers
+_REWRITE = 2**24  # bytes; a file that has grown by more than this and by four snapshots is rewritten
 
 
 class Writer:
-    """Writes a record to `folder`, as it grows. Any method may raise OSError: the disk may be full.
+    """Writes a growing record to `folder`. Any method may raise OSError, for example if the disk is full.
 
-    A record that is there already, of another run, is kept under another name.
+    If the folder has a record of another run, that is kept under another name.
     """
 
     def __init__(self, folder: str | os.PathLike[str], record: Record) -> None:
@@ -54,7 +54,7 @@ class Writer:
         self._start()
 
     def add(self, rows: torch.Tensor, gains: Sequence[tuple[int, int, dict[str, float]]] = ()) -> None:
-        """Append rows, and changes of gains: the number of a history in the record, the step, the gains."""
+        """Append rows, and changes of gains as (number of the history in the record, step, gains)."""
         for number, step, values in gains:
             history = self._record.gains[number]
             self._frame(b"GAIN", _json([number, history.names, history.kind, step, values]))
@@ -71,7 +71,7 @@ class Writer:
             self._file.close()
 
     def _start(self) -> None:
-        """Write a new file, with all that the record has, and put it in place of the old one at once."""
+        """Write a new file with the whole record, and replace the old one atomically."""
         new = self.path.with_suffix(".new")
         self._file = new.open("wb")
         self._file.write(_MAGIC)
@@ -92,7 +92,7 @@ class Writer:
 
 
 def read(path: str | os.PathLike[str]) -> Record:
-    """Read the record in a folder, or in a file, up to its last complete step.
+    """Read a record from a folder or a file, up to its last complete step.
 
     Raises:
         FileNotFoundError: there is no record.
@@ -127,15 +127,15 @@ def read(path: str | os.PathLike[str]) -> Record:
         record = _read_frames(content)
     except _DamagedError as damage:
         raise ValueError(
-            f"{file} is damaged: byte {damage}, or one after it, has changed; take the record from a copy"
+            f"{file} is damaged: byte {damage}, or one after it, has changed; use a copy of the file if there is one"
         ) from None
     if record is None:
-        raise ValueError(f"{file} has no step yet; the run that writes it has just begun")
+        raise ValueError(f"{file} has no step yet; try again when the run has made a step")
     return record
 
 
 class _DamagedError(Exception):
-    """The content of a frame does not have the checksum that was written with it."""
+    """The checksum of a frame does not match its content."""
 
 
 def _read_frames(content: memoryview) -> Record | None:
@@ -170,7 +170,7 @@ def _read_frames(content: memoryview) -> Record | None:
 
 
 def _ends_in_zeros(tag: bytes, frame: memoryview) -> bool:
-    """Whether a power cut has taken the last of some rows; what is left of them can be read."""
+    """Whether a power cut has replaced the last of some rows by zeros; the rows before can be read."""
     return tag == b"ROWS" and len(frame) >= 16 and bytes(frame[-16:]) == bytes(16)
 
 
@@ -196,7 +196,7 @@ def _add_gains(
 
 
 def _rows(frame: memoryview, record: Record) -> torch.Tensor:
-    """The whole rows of a frame, as long as their steps go up: a file may end in zeros after a power cut."""
+    """The whole rows of a frame while their steps increase: after a power cut a file may end in zeros."""
     width = record.columns.count + 1
     whole = len(frame) // (8 * width)
     if not whole:
@@ -209,7 +209,7 @@ def _rows(frame: memoryview, record: Record) -> torch.Tensor:
 
 
 def _bytes(tensor: torch.Tensor) -> bytes:
-    """The bytes of a tensor. torch's own ways to them need numpy, which need not be installed."""
+    """The bytes of a tensor, without numpy, which need not be installed."""
     tensor = tensor.contiguous()
     return ctypes.string_at(tensor.data_ptr(), tensor.numel() * tensor.element_size())
 

@@ -1,4 +1,4 @@
-"""What a record says when a run ends in an error: a sentence or two."""
+"""Explain an error of a run by its record, in one or two sentences."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def explain(record: Record, names: Sequence[str]) -> str:
-    """Severe findings about these constraints, or else about others; without any, what was last seen of them."""
+    """Severe findings about these constraints, else about others; without findings, their last violation."""
     found = [finding for finding in diagnose(record) if finding.severity == "severe"]
     if found:
         group_of = record.columns.group_of
@@ -24,7 +24,7 @@ def explain(record: Record, names: Sequence[str]) -> str:
 
 
 def _last_seen(record: Record, name: str) -> str:
-    """How the worst constraint of a group stood when it was last seen."""
+    """The last violation and multiplier of the worst constraint of a group."""
     seen = [one for one in record.series(record.columns.groups[name]) if len(one.steps)]
     if not seen:
         return ""

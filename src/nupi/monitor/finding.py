@@ -1,4 +1,4 @@
-"""What a diagnosis says."""
+"""The findings of a diagnosis, and the warning for a severe one."""
 
 from __future__ import annotations
 

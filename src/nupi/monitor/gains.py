@@ -11,7 +11,7 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-# What param groups call their gains; those that are numbers or tensors are read.
+# The keys of gains in param groups; values that are numbers or tensors are read.
 FIELDS = ("lr", "ki", "kp", "kd", "nu", "momentum", "beta", "gamma", "weight_decay")
 
 Value: TypeAlias = "float | torch.Tensor"
@@ -27,7 +27,7 @@ class Change(NamedTuple):
 
 
 class GainReader:
-    """Notes the gains of the optimizers it is shown, whenever they change."""
+    """Records the gains of the optimizers it sees, whenever they change."""
 
     def __init__(self, multipliers: Mapping[str, torch.Tensor]) -> None:
         self._multipliers = multipliers
@@ -36,7 +36,7 @@ class GainReader:
         self.changes: list[Change] = []
 
     def look(self, step: int, dual: torch.optim.Optimizer) -> None:
-        """Compare the gains with those of the last step; a few hundred nanoseconds if nothing has changed."""
+        """Compare the gains with those of the last step. Takes a few hundred nanoseconds if nothing has changed."""
         for number, group in enumerate(dual.param_groups):
             key = (id(dual), number)
             getter = self._getters.get(key)
@@ -45,7 +45,7 @@ class GainReader:
             now = getter(group)
             try:
                 same = now == self._known.get(key)  # a tensor is equal to itself
-            except RuntimeError:  # and two of several numbers have no one answer
+            except RuntimeError:  # == of two tensors with several elements is not one boolean
                 same = False
             if same:
                 continue
@@ -53,7 +53,7 @@ class GainReader:
             self.changes.append(Change(step, self._names(group), type(dual).__name__, _numbers(group)))
 
     def ask(self, step: int, dual: torch.optim.Optimizer) -> None:
-        """Ask an optimizer that finds its gains what it has found."""
+        """Read the gains that `SelfTuned` has found."""
         found = getattr(dual, "gains", None)
         if not callable(found):
             return
@@ -75,7 +75,7 @@ class GainReader:
 
 
 def _getter(group: dict[str, Any]) -> Callable[[Any], tuple[Any, ...]]:
-    # Twice the first: itemgetter gives no tuple for a single name.
+    # The first name twice, because itemgetter returns no tuple for a single name.
     fields = [field for field in FIELDS if field in group] or ["params"]
     return itemgetter(fields[0], *fields)
 
@@ -89,9 +89,9 @@ def _numbers(group: dict[str, Any]) -> dict[str, Value]:
 
 
 def as_set(gains: Mapping[str, float], kind: str) -> tuple[float, float, float, float]:
-    """Ki, kp and nu as they are set, and the `lr` that multiplies the first two. Nan where there is no such gain.
+    """Return ki, kp, nu, and the `lr` that multiplies ki and kp. A gain that the optimizer does not have is nan.
 
-    Gradient ascent (torch's SGD) has the integral gain `lr`.
+    For gradient ascent (torch's SGD), ki is `lr`.
     """
     lr = gains.get("lr", 1.0)
     if "ki" in gains:

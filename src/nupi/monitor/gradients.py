@@ -1,4 +1,4 @@
-"""The gradient of a constraint: it shows whether the model could meet a constraint that the record says it does not."""
+"""Measure gradients of constraints, to find out whether the model could still meet a constraint."""
 
 from __future__ import annotations
 
@@ -18,44 +18,44 @@ if TYPE_CHECKING:
     from nupi.monitor.columns import Columns
     from nupi.monitor.finding import Finding
 
-_OPPOSED = -0.8  # the cosine from which the push of other constraints counts as against this one
+_OPPOSED = -0.8  # at or below this cosine, other constraints count as pushing against this one
 
 
 class Gradient(NamedTuple):
     """The gradient of one constraint in the parameters of the model."""
 
     violation: float
-    """The violation it was measured at, as a positive number."""
+    """The violation at the measurement, as a positive number."""
     reach: float
-    """What a move of the parameters by their own length would take off the violation, to first order."""
+    """How much the violation would fall if the parameters moved by their own norm, to first order."""
     against: float
-    """The cosine of its gradient with the push of all other constraints, as far as that is as strong; else 0."""
+    """The cosine of its gradient with the sum of the others' gradients; 0 if that sum is less than half as strong."""
     opponent: str = ""
-    """The group that pushes most against it, if others do."""
+    """The group that pushes most against it, if any does."""
     number: int | None = None
-    """Which constraint of that group pushes most, if the group is small enough to look at each."""
+    """The constraint of that group that pushes most, if the group is small enough to measure each."""
 
     @property
     def small(self) -> bool:
-        """Whether the parameters would have to move by more than their own length."""
+        """Whether the parameters would have to move by more than their own norm to meet the constraint."""
         return self.reach < self.violation
 
     @property
     def opposed(self) -> bool:
-        """Whether other constraints push the other way, as strongly."""
+        """Whether other constraints push the other way as strongly."""
         return self.against < _OPPOSED
 
 
 def confirm(
     findings: Sequence[Finding], columns: Columns, lagrangian: Lagrangian, violations: Mapping[str, object]
 ) -> list[Finding]:
-    """The findings after a look at gradients: what is neither small nor opposed is slow, and not infeasible.
+    """Check findings of the kind "infeasible" by gradients. If a gradient is neither small nor opposed, it is "slow".
 
     Args:
-        findings: those of the record.
-        columns: of the record.
-        lagrangian: whose constraints and multipliers these are.
-        violations: as `ascend` takes them, with their graph. Kinds other than tensors are not measured.
+        findings: the findings of the record.
+        columns: the columns of the record.
+        lagrangian: the Lagrangian with the constraints and multipliers.
+        violations: violations as for `ascend`, with their graph. Kinds other than tensors are not measured.
     """
     errors = {
         name: lagrangian.constraints[name].errors(violation)
@@ -65,8 +65,8 @@ def confirm(
     if errors and not any(error.requires_grad for error in errors.values()):
         raise ValueError(
             "no violation has a graph, so no gradient can be measured; give violations from the model's forward pass, "
-            "not detached and not under torch.no_grad(). If they are not detached, they depend on no parameter, and "
-            "no multiplier can change them"
+            "not detached and not under torch.no_grad(). If that is so already, they depend on no parameter, and no "
+            "multiplier can change them"
         )
     told = []
     for finding in findings:
@@ -95,8 +95,8 @@ def _confirmed(finding: Finding, seen: Gradient, opponent: str) -> Finding:
         why = "its gradient is 0: it does not depend on the parameters"
     else:
         why = (
-            f"moving the parameters by their own length would take {short(seen.reach)} off a violation of "
-            f"{short(seen.violation)}, to first order"
+            f"moving the parameters by their own norm would lower the violation of {short(seen.violation)} by "
+            f"{short(seen.reach)}, to first order"
         )
     if seen.opposed or seen.small:
         return replace(finding, evidence=f"{finding.evidence}; {why}")
@@ -112,13 +112,13 @@ def _confirmed(finding: Finding, seen: Gradient, opponent: str) -> Finding:
 def measure(
     errors: Mapping[str, torch.Tensor], multipliers: Mapping[str, torch.Tensor], name: str, index: int
 ) -> Gradient:
-    """The gradient of constraint number `index` of the group `name`, beside those of all others.
+    """Measure the gradient of one constraint, and compare it with those of all others.
 
     Args:
-        errors: by group, with their graph, which is kept.
-        multipliers: by group.
-        name: of the group.
-        index: within the flattened group.
+        errors: the errors by group, with their graph, which is kept.
+        multipliers: the multipliers by group.
+        name: the name of the group.
+        index: the index of the constraint in the flattened group.
     """
     one = errors[name].reshape(-1)[index]
     theta = float(multipliers[name].detach().reshape(-1)[index])
@@ -127,7 +127,7 @@ def measure(
     own = [theta * g for g in mine]
 
     def pushes(names: Collection[str]) -> list[torch.Tensor]:
-        """How these groups push the parameters, but for the one constraint."""
+        """The gradient of these groups' terms in the Lagrangian, without the one constraint."""
         total = sum((multipliers[key].detach() * errors[key]).sum() for key in names)
         together = _gradients(total, leaves)
         return [a - b for a, b in zip(together, own, strict=True)] if name in names else together
@@ -136,7 +136,7 @@ def measure(
     pushed, pushing = _dot(own, own) ** 0.5, _dot(others, others) ** 0.5
     against = _dot(own, others) / (pushed * pushing) if pushed * pushing > 0.0 else 0.0
     reach = (_dot(mine, mine) * _dot(leaves, leaves)) ** 0.5
-    # A push that is weaker by far cannot be what holds it.
+    # A much weaker push cannot keep the constraint from being met.
     seen = Gradient(abs(float(one.detach())), reach, against if pushing > 0.5 * pushed else 0.0)
     if not seen.opposed:
         return seen
@@ -150,7 +150,7 @@ def measure(
 def _most_against(
     own: Sequence[torch.Tensor], pushes: torch.Tensor, leaves: Sequence[torch.Tensor], skip: int | None
 ) -> int | None:
-    """The one of these that pushes most against `own`, but for number `skip`; None if there are too many to look at."""
+    """The one of these that pushes most against `own`, except number `skip`; None if there are too many to measure."""
     each = pushes.reshape(-1)
     if len(each) > WHOLE:
         return None
@@ -159,7 +159,7 @@ def _most_against(
 
 
 def _gradients(value: torch.Tensor | int, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The gradient of a value in each of the leaves; zeros in those that it does not depend on."""
+    """The gradient of a value with respect to each leaf; zeros for leaves on which it does not depend."""
     if not isinstance(value, torch.Tensor) or not value.requires_grad:
         return [torch.zeros_like(leaf) for leaf in leaves]
     with torch.enable_grad():
@@ -180,7 +180,7 @@ def _dot(a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]) -> float:
 
 
 def _leaves(values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The tensors that a graph ends in."""
+    """The leaves of the graph of these values."""
     found: dict[int, torch.Tensor] = {id(value): value for value in values if value.is_leaf}
     todo, seen = [value.grad_fn for value in values if value.grad_fn is not None], set()
     while todo:

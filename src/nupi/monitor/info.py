@@ -1,4 +1,4 @@
-"""What runs: for the head of a record."""
+"""Describe the run, for the head of a record."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def what_runs(lagrangian: Lagrangian, dual: torch.optim.Optimizer | None) -> dict[str, Any]:
-    """Versions, the machine's kind, the problem, the optimizer, and when it began: plain data."""
+    """Versions, kind of machine, the problem, the optimizer and the start time, as plain data."""
     from nupi import __version__
 
     first = next(iter(lagrangian.parameters()))

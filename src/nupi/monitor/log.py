@@ -1,4 +1,4 @@
-"""Hand numbers to whatever the user logs with: a function, TensorBoard, W&B, MLflow, a Lightning logger."""
+"""Pass numbers to the user's logger: a function, TensorBoard, W&B, MLflow, a Lightning logger."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def as_log(log: Any) -> Log:
-    """A function of `(numbers by name, step)` that logs with `log`.
+    """Make a function of `(numbers by name, step)` that logs with `log`.
 
     Args:
-        log: such a function; or anything with `add_scalar` (TensorBoard's SummaryWriter), `log_metrics` (the
-            module `mlflow`, a Lightning logger), `log` (a W&B run); an `MlflowClient`, which logs to the active
-            run, or a pair of it and a run's id.
+        log: such a function, or an object with `add_scalar` (TensorBoard's SummaryWriter), `log_metrics` (the module
+            `mlflow`, a Lightning logger) or `log` (a W&B run). Or an `MlflowClient`, which logs to the active run, or a
+            pair of it and a run's id.
     """
     if isinstance(log, tuple) and len(log) == 2 and hasattr(log[0], "log_batch"):
         return _mlflow(log[0], str(log[1]))
@@ -49,7 +49,7 @@ def _tensorboard(writer: Any) -> Log:
 
 def _metrics(logger: Any) -> Log:
     names: dict[str, str] = {}
-    # MLflow refuses a whole call over one character of a name.
+    # MLflow refuses a whole call if one name has a character that it does not allow.
     mlflow = getattr(logger, "__name__", "") == "mlflow"
 
     def log(numbers: Mapping[str, float], step: int) -> None:
@@ -73,14 +73,14 @@ def _mlflow(client: Any, run: str | None) -> Log:
     def log(numbers: Mapping[str, float], step: int) -> None:
         now = int(time.time() * 1000)
         metrics = [Metric(_plain(name, names), value, now, step) for name, value in numbers.items()]
-        for start in range(0, len(metrics), 1000):  # no more go in one call
+        for start in range(0, len(metrics), 1000):  # the most that one call takes
             client.log_batch(run, metrics=metrics[start : start + 1000])
 
     return log
 
 
 def _plain(name: str, known: dict[str, str]) -> str:
-    """The name with an underscore for what MLflow does not take."""
+    """The name with underscores for the characters that MLflow does not allow."""
     plain = known.get(name)
     if plain is None:
         plain = known[name] = re.sub(r"[^\w./ :-]", "_", name)
@@ -88,5 +88,5 @@ def _plain(name: str, known: dict[str, str]) -> str:
 
 
 def finite(numbers: Mapping[str, float]) -> dict[str, float]:
-    """Without what was not measured."""
+    """The numbers without those that are not finite, which were not measured."""
     return {name: value for name, value in numbers.items() if not math.isnan(value)}

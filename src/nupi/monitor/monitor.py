@@ -1,4 +1,4 @@
-"""Record what every `ascend` does, without a change of the loop."""
+"""Record what every `ascend` does; the training loop does not change."""
 
 from __future__ import annotations
 
@@ -40,11 +40,9 @@ if TYPE_CHECKING:
     from nupi.monitor.finding import Finding
     from nupi.monitor.gains import Change
 
-_SECONDS = 1.0  # what is on disk is never older, while a run goes on
-_FIRST_CHECK, _NEXT_CHECK = (
-    200,
-    1.5,
-)  # recorded steps before the first look for what is severe; and from look to look
+_SECONDS = 1.0  # while a run goes on, the file on disk is never older than this
+# Recorded steps before the first check for severe findings, and the factor from one check to the next.
+_FIRST_CHECK, _NEXT_CHECK = 200, 1.5
 
 
 class Monitor:
@@ -113,7 +111,7 @@ class Monitor:
         self._started = False
         self._leads = True
         self._warned: set[str] = set()
-        self._suspected: set[str] = set()  # what the last look has called infeasible
+        self._suspected: set[str] = set()  # what the last check has called infeasible
         self._handle = lagrangian.listen(self)
         if path is not None:
             atexit.register(_close, weakref.ref(self))
@@ -124,7 +122,7 @@ class Monitor:
         self._gains = GainReader(dict(self._lagrangian.named_parameters()))
         self._arrivals: deque[tuple[list[int], list[Change], Arrival]] = deque()
         self._writer: Writer | None = None
-        self._row: list[float] | None = None  # the last one that was logged
+        self._row: list[float] | None = None  # the last row that was logged
         self._due, self._check = 0.0, _FIRST_CHECK
 
     def __call__(self, step: Ascent) -> None:
@@ -148,7 +146,7 @@ class Monitor:
         """The last numbers by name, as in a log: `nupi/<constraint>/violation` and so on."""
         columns = self.record.recent()[1]
         found: dict[str, float] = {}
-        # Constraints that the last step did not see were seen by one before it.
+        # Not every step has all constraints: take each from the last step that had it.
         rows = columns[-64:].tolist()
         for number, row in enumerate(rows):
             found |= numbers(self._record, row, rows[number - 1] if number else None)
@@ -198,8 +196,8 @@ class Monitor:
         record = Record.from_state(state_dict["record"])
         if record.columns.described() != self._record.columns.described():
             raise ValueError(
-                f"this record is of the constraints {', '.join(map(repr, record.columns.groups))}, or of other sizes; "
-                f"here they are {', '.join(map(repr, self._record.columns.groups))}"
+                f"this record has the constraints {', '.join(map(repr, record.columns.groups))}, or other sizes; this "
+                f"Lagrangian has {', '.join(map(repr, self._record.columns.groups))}"
             )
         self._close_writer()
         self._begin(record)
@@ -210,7 +208,7 @@ class Monitor:
         self._flush(warns=self._warns)
 
     def _read(self) -> Record:
-        """The record, for who will say what is wrong: a warning that is an error must not come in its place."""
+        """The record up to the last step, without warnings: one that is an error would hide the error to explain."""
         self._flush(warns=False)
         return self._record
 
@@ -254,7 +252,7 @@ class Monitor:
             self._log = self._path = None
 
     def _block(self, dual: torch.optim.Optimizer | None) -> None:
-        """Send what waits on its way to the record."""
+        """Start the copy of the waiting steps to the host."""
         if dual is not None:
             self._gains.ask(self._count, dual)
         steps, rows = self._sampler.rows()
@@ -269,7 +267,7 @@ class Monitor:
         self._due = time.monotonic() + _SECONDS
 
     def _receive(self, *, wait: bool, warns: bool) -> None:
-        """Take in what has arrived."""
+        """Add the steps to the record whose copy has arrived."""
         while self._arrivals and (wait or self._arrivals[0][2].ready()):
             steps, changes, arrival = self._arrivals.popleft()
             block, *held = arrival.result()
@@ -277,7 +275,7 @@ class Monitor:
             if any(a > b for a, b in pairwise(steps)):
                 rows = rows[rows[:, 0].argsort()]
             changed = self._change_gains(changes, [float(value) for value in held])
-            self._to_disk(lambda _: None)  # a new file begins with what was recorded before
+            self._to_disk(lambda _: None)  # a new file begins with the whole record so far
             self._record.add(rows)
             self._to_disk(partial(Writer.add, rows=rows, gains=changed))
             if self._log is not None:
@@ -289,7 +287,7 @@ class Monitor:
     def _change_gains(
         self, changes: Sequence[Change], held: list[float]
     ) -> list[tuple[int, int, dict[str, float]]]:
-        """Note changes of gains; returns for each the number of its history, the step and the gains."""
+        """Record changes of gains. Returns for each: the number of its history, the step, the gains."""
         noted = []
         numbered = {(tuple(h.names), h.kind): i for i, h in enumerate(self._record.gains)}
         for change in changes:
@@ -303,7 +301,7 @@ class Monitor:
         return noted
 
     def _to_disk(self, write: Callable[[Writer], None]) -> None:
-        """Write, if there is a folder to write to; where that fails, say so once and do it no more."""
+        """Write to disk if there is a folder. If that fails, warn once and write no more."""
         if self._path is None:
             return
         try:
@@ -313,7 +311,7 @@ class Monitor:
         except OSError as error:
             self._close_writer()
             path, self._path = self._path, None
-            _warn(f"nupi.Monitor cannot write to {path} any more ({error}); the record goes on in memory")
+            _warn(f"nupi.Monitor cannot write to {path} any more ({error}); it still records in memory")
 
     def _hand_over(self, rows: list[list[float]]) -> None:
         assert self._log is not None
@@ -329,7 +327,7 @@ class Monitor:
 
     def _warn_of_severe(self) -> None:
         severe = [f for f in diagnose(self._record) if f.severity == "severe" and f.kind not in self._warned]
-        # What seems infeasible early is often met later, and nothing is lost by waiting for the next look.
+        # A constraint that seems infeasible early is often met later, so warn only if the next check says it again.
         suspected, self._suspected = self._suspected, {f.constraint for f in severe if f.kind == "infeasible"}
         new = [f for f in severe if f.kind != "infeasible" or f.constraint in suspected]
         if new:
@@ -345,13 +343,13 @@ class Monitor:
 
 
 def _share(lagrangian: Lagrangian, dual: torch.optim.Optimizer) -> bool:
-    """Whether the optimizer holds any of the multipliers."""
+    """Whether the optimizer has any of the multipliers."""
     held = {id(param) for group in dual.param_groups for param in group["params"]}
     return any(id(multiplier) in held for multiplier in lagrangian.parameters())
 
 
 def _warn(message: str, kind: type[Warning] = RuntimeWarning) -> None:
-    """Warn as if from the line of the user's loop, however deep in here we are."""
+    """Warn with the line of the user's loop as the source."""
     frame, level = sys._getframe(), 1
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "nupi":
         frame, level = frame.f_back, level + 1
@@ -363,7 +361,7 @@ def _is_tensor(value: object) -> bool:
 
 
 def _close(reference: weakref.ref[Monitor]) -> None:
-    """At the end of the program: what was seen is recorded."""
+    """Record the last steps at the end of the program."""
     monitor = reference()
     if monitor is not None and not monitor._arrivals:
         monitor.close()

@@ -1,4 +1,4 @@
-"""The numbers of a step by name, as they are logged: `nupi/<constraint>/violation` and so on."""
+"""The numbers of a step by the name in the log: `nupi/<constraint>/violation` and so on."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ NAMES = [name.removesuffix("_mean") for name in STATISTICS]
 
 
 def numbers(record: Record, row: Sequence[float], before: Sequence[float] | None) -> dict[str, float]:
-    """What one row says of the constraints that it saw.
+    """The numbers of one row, for the constraints that the step had.
 
     Args:
-        record: what the columns are, and the gains.
+        record: the record, with the columns and the gains.
         row: the columns of a step.
         before: the columns of the step before it.
     """

@@ -1,4 +1,4 @@
-"""The record of a run, on the host and of bounded size: the last steps in full, the whole run thinned out."""
+"""The record of a run, of bounded size on the host: the last steps in full, the whole run at low resolution."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 VERSION = 1
-_CELLS = 2**23  # at most so many numbers (64 MB) hold the last steps; with many columns these are fewer
+_CELLS = 2**23  # the most numbers (64 MB) for the last steps; with many columns fewer steps are kept
 _LEAST = 256
-_GAINS = 1024  # changes of gains that are remembered of one set of gains
+_GAINS = 1024  # the most changes kept in one history of gains
 
 
 class Series(NamedTuple):
-    """What one constraint did: at `steps` it was violated by `violation`, and then had `multiplier`."""
+    """The run of one constraint: at each of `steps` its `violation`, and the `multiplier` after that step."""
 
     group: Group
     index: int  # type: ignore[assignment] # a tuple's own method of that name is not needed
@@ -41,7 +41,7 @@ class GainHistory:
         self.names, self.kind, self.changes = names, kind, changes
 
     def add(self, step: int, gains: dict[str, float]) -> None:
-        """Note new gains; when there are too many changes, every other one is forgotten."""
+        """Add new gains. If there are too many changes, every other one is dropped."""
         if self.changes and self.changes[-1][1] == gains:
             return
         self.changes.append((step, gains))
@@ -50,15 +50,15 @@ class GainHistory:
 
     @property
     def latest(self) -> dict[str, float]:
-        """The gains as they are now."""
+        """The gains now."""
         return self.changes[-1][1] if self.changes else {}
 
 
 class Record:
-    """What was recorded of a run.
+    """The record of a run.
 
     Args:
-        columns: what the columns of a row are.
+        columns: the columns of a row.
         keep: how many of the last steps to keep in full.
         info: what was run: versions, the problem, the optimizer.
 
@@ -77,20 +77,20 @@ class Record:
         self.gains: list[GainHistory] = []
         self.rows_in_full = min(keep, max(_LEAST, _CELLS // (columns.count + 1)))
         self._rows = torch.empty(min(128, 2 * self.rows_in_full), columns.count + 1, dtype=torch.float64)
-        self._used = self._absorbed = 0  # rows that are filled, and how many of these the thinned run has
+        self._used = self._absorbed = 0  # rows filled, and rows that the thinned run has already
         self._thinned = Thinned(columns.count)
 
     def __len__(self) -> int:
-        """How many steps have been recorded, also those that are not kept in full any more."""
+        """How many steps have been recorded, including those no longer kept in full."""
         return self._thinned.total + self._used - self._absorbed
 
     @property
     def last_step(self) -> int:
-        """The number of the last step that is here, 0 if there is none."""
+        """The number of the last recorded step, 0 if there is none."""
         return int(self._rows[self._used - 1, 0]) if self._used else 0
 
     def add(self, rows: torch.Tensor) -> None:
-        """Take in rows in the order of their steps; the first column is the step."""
+        """Add rows, in the order of their steps. The first column is the step."""
         for some in rows.split(self.rows_in_full):
             if self._used + len(some) > len(self._rows):
                 self._make_room(len(some))
@@ -108,7 +108,7 @@ class Record:
         return self._thinned.overview()
 
     def series(self, group: Group) -> Iterator[Series]:
-        """The constraints of a group that were followed one by one, over the steps kept in full."""
+        """The series of each constraint of a group that was recorded by itself, over the steps kept in full."""
         steps, columns = self.recent()
         e = columns[:, group.violations : group.violations + group.slots]
         theta = columns[:, group.multipliers : group.multipliers + group.slots]
@@ -129,11 +129,11 @@ class Record:
         return {name: columns[:, group.statistics + i] for i, name in enumerate(STATISTICS)}
 
     def gains_of(self, name: str) -> GainHistory | None:
-        """The gains of a group of constraints, if any were seen."""
+        """The gains of a group of constraints, or None if none were recorded."""
         return next((gains for gains in reversed(self.gains) if name in gains.names), None)
 
     def state_dict(self) -> dict[str, Any]:
-        """All of it as plain data and tensors."""
+        """The record as plain data and tensors."""
         self._absorb()
         kept = self._rows[max(0, self._used - self.rows_in_full) : self._used]
         return {
@@ -148,7 +148,7 @@ class Record:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Record:
-        """The record that `state_dict` gave."""
+        """The record of a `state_dict`."""
         version = state.get("version")
         if version != VERSION:
             raise ValueError(
@@ -171,7 +171,7 @@ class Record:
             self._absorbed = self._used
 
     def _make_room(self, more: int) -> None:
-        """Grow, up to twice what is to be kept; then forget what is older than that."""
+        """Grow up to twice the rows to keep; then drop the oldest rows."""
         largest = 2 * self.rows_in_full
         if len(self._rows) < largest:
             grown = self._rows.new_empty(
@@ -187,9 +187,9 @@ class Record:
 
 
 def _places(which: torch.Tensor) -> dict[int, list[tuple[slice, int]]]:
-    """Where each constraint stands, by its index: the rows, and the slot it has in these.
+    """By constraint index, where it was recorded: ranges of rows, and its slot in each.
 
-    Who is followed changes once a block of steps at most, so that there are few stretches, each looked at once.
+    The recorded constraints change at most once per block of steps. So there are few ranges, each read once.
     """
     which = which.nan_to_num(nan=-1.0)
     changes = (which[1:] != which[:-1]).any(1).nonzero().flatten().add_(1).tolist()

@@ -1,4 +1,4 @@
-"""A record of runs that another program has recorded, so that a report can show them side by side."""
+"""Make a record of runs that another program has recorded, so that one report shows them side by side."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Played:
         multiplier: the multipliers after each step, of the same shape.
         inequality: whether the multipliers are kept at 0 or above.
         dual: the name of its dual optimizer.
-        gains: of the dual optimizer, such as `ki` and `kp`.
+        gains: the gains of the dual optimizer, such as `ki` and `kp`.
 
     Example:
         >>> from nupi.monitor import diagnose
@@ -53,7 +53,7 @@ class _Move(NamedTuple):
 def replay(
     runs: Mapping[str, Played], steps: Sequence[int] | None = None, info: Mapping[str, Any] | None = None
 ) -> Record:
-    """One record of several runs, with one group of constraints for each run.
+    """Make one record of several runs, with one group of constraints for each run.
 
     Args:
         runs: the runs, by the name that the report shows.
@@ -68,7 +68,7 @@ def replay(
     """
     lengths = {len(each) for run in runs.values() for each in (run.violation, run.multiplier)}
     if len(lengths) != 1 or (steps is not None and len(steps) not in lengths):
-        raise ValueError(f"all runs and steps must be of one length, but these came: {sorted(lengths)}")
+        raise ValueError(f"all runs and steps must be of one length, but lengths {sorted(lengths)} came")
     kinds = {
         name: (Inequality if run.inequality else Equality)(run.violation[0].numel())
         for name, run in runs.items()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nupi.monitor.record import Record, Series
 
 _PLOTS = 24  # constraints that are drawn; the table has all
-_ROWS = 20_000  # of the table
+_ROWS = 20_000  # rows of the table
 
 
 def write_report(record: Record, path: str | os.PathLike[str]) -> None:
@@ -37,7 +37,7 @@ def write_report(record: Record, path: str | os.PathLike[str]) -> None:
         "curves": _curves(record, findings),
         "table": _table(record, findings),
     }
-    # "<" may stand in a name, and must not end the script.
+    # A name may contain "<", which must not end the script.
     content = json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     parts = {
         "/*STYLE*/": _part("page.css"),
@@ -51,7 +51,7 @@ def write_report(record: Record, path: str | os.PathLike[str]) -> None:
 
 
 def verdict(record: Record, findings: Sequence[Finding]) -> dict[str, str]:
-    """In a sentence: is all well?"""
+    """One sentence that says whether all is well."""
     steps = f"{record.last_step:,} steps"
     if not len(record):
         return {"level": "note", "text": "Nothing has been recorded yet."}
@@ -64,7 +64,7 @@ def verdict(record: Record, findings: Sequence[Finding]) -> dict[str, str]:
         kinds = ", ".join(dict.fromkeys(f.kind for f in findings if f.severity == "moderate"))
         return {"level": "moderate", "text": f"Could be better after {steps}: {kinds}."}
     if counts["note"]:
-        return {"level": "well", "text": f"Well after {steps}; some constraints play no part."}
+        return {"level": "well", "text": f"Well after {steps}; some constraints are inactive."}
     return {"level": "well", "text": f"Well after {steps}: nothing was found that should be changed."}
 
 
@@ -109,7 +109,7 @@ def _number(value: float | None) -> float | None:
 
 
 def _curves(record: Record, findings: Sequence[Finding]) -> list[dict[str, Any]]:
-    """Those that something was found of, then a few others; a larger group has a plot of its own first."""
+    """The curves of constraints with findings, then of a few others. A larger group also has a plot of its own."""
     if not len(record):
         return []
     overview = record.overview()
@@ -133,7 +133,7 @@ def _badness(series: Series) -> float:
 
 
 def _table(record: Record, findings: Sequence[Finding]) -> list[list[Any]]:
-    """A row a constraint: name, kind, last violation, its least and most, last multiplier, what was found."""
+    """One row per constraint: name, kind, last violation, its minimum and maximum, last multiplier, findings."""
     if not len(record):
         return []
     rows: list[list[Any]] = []
@@ -186,7 +186,7 @@ def _last(values: torch.Tensor) -> float:
 
 
 def _last_seen(columns: torch.Tensor) -> torch.Tensor:
-    """The last number of each column that was measured."""
+    """The last measured number of each column."""
     order = torch.arange(len(columns))[:, None].expand_as(columns)
     row = torch.where(columns.isnan(), -1, order).amax(0)
     return torch.where(row >= 0, columns.gather(0, row.clamp(min=0)[None])[0], torch.nan)

@@ -1,4 +1,4 @@
-"""One rule a kind: what a constraint's run must show to be called so, and what to say then."""
+"""One rule for each kind of finding: when a constraint's run is of this kind, and the evidence and advice for it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True)
 class Case:
-    """One constraint's run, and its gains as they are set, as far as they are known (nan where not)."""
+    """One constraint's run, and the gains as they are set; an unknown gain is nan."""
 
     place: str
     steps: torch.Tensor
@@ -40,23 +40,22 @@ class Case:
     nu: float
     lr: float = 1.0  # multiplies ki and kp
     self_tuned: bool = False
-    plain: str = (
-        ""  # the name of an optimizer that has a step size and no ki, such as SGD: its ki here is its lr
-    )
+    # The name of an optimizer that has a step size and no ki, such as SGD: its ki here is its lr.
+    plain: str = ""
 
     @property
     def step_size(self) -> str:
-        """What the user calls ki."""
+        """The name of the gain ki in the user's optimizer."""
         return "lr" if self.plain else "ki"
 
     @property
     def size(self) -> float:
-        """What a large violation is here: the size of the first ones."""
+        """The scale of a large violation of this constraint: the size of the first ones."""
         first = max(1, min(len(self.e) // 20, 20))
         return float(self.e[:first].abs().max())
 
     def swing(self) -> shape.Swing | None:
-        """A regular oscillation, its period in steps: there may be several of them from one record to the next."""
+        """A regular oscillation or None. Its period is in steps, of which there may be several between two rows."""
         found = shape.swing(self.e, self.size)
         if found is None:
             return None
@@ -70,16 +69,16 @@ class Case:
         return Finding(self.place, kind, severity, evidence, do, span)
 
 
-SHORTEST = 8  # steps that say anything
+SHORTEST = 8  # fewer steps are not judged
 _GROWTH = 3.0
 _BLOW_UP = 1e3
 _PAST = 0.22
-_LATE = 0.02  # of a run: a record that begins later has no beginning
+_LATE = 0.02  # a record that begins after this share of the run does not show its beginning
 _SHAKE = 0.3
 
 
 def judge_case(case: Case) -> list[Finding]:
-    """Everything that is wrong with one constraint. What explains more comes first, and ends the search."""
+    """What is wrong with one constraint: the finding of the first rule that applies. Rules are in order of weight."""
     if len(case.e) < 4:
         return []
     for rule in (diverging, inactive, oscillating, capped, stuck, noisy, overshoot):
@@ -90,11 +89,11 @@ def judge_case(case: Case) -> list[Finding]:
 
 
 def diverging(case: Case) -> Finding | None:
-    """The violation grows by a factor again and again, past all that it was."""
+    """The violation keeps growing by a factor, beyond all its earlier values."""
     e = case.e
     last = float(e[-max(1, len(e) // 20) :].abs().max())
     early = float(e[: max(1, len(e) // 4)].abs().max())
-    # That an inequality is met by more and more is no divergence, unless it is by orders of magnitude.
+    # An inequality that is met by more and more does not diverge, unless it is by orders of magnitude.
     grown = shape.growth(e.where((case.theta != 0) | (e > 0), 0.0) if case.inequality else e)
     blown = last > _BLOW_UP * early > 0 and last == float(e.abs().max())
     if (grown < _GROWTH or len(e) < 2 * SHORTEST) and not blown:
@@ -118,7 +117,7 @@ def inactive(case: Case) -> Finding | None:
 
 
 def oscillating(case: Case) -> Finding | None:
-    """The violation swings about zero, regularly."""
+    """The violation swings about zero at regular intervals."""
     if len(case.e) < 16:
         return None
     swing = case.swing()
@@ -162,7 +161,7 @@ def capped(case: Case) -> Finding | None:
 
 
 def stuck(case: Case) -> Finding | None:
-    """Infeasible or slow: the multiplier grows and grows, and the violation stays."""
+    """Infeasible or slow: the multiplier keeps growing, and the violation stays."""
     if len(case.e) < 2 * SHORTEST:
         return None
     answers = shape.answers(case.e[:, None], case.theta[:, None])
@@ -170,14 +169,18 @@ def stuck(case: Case) -> Finding | None:
     if not bool(answers.stays) or answer.violation < 1e-3 * case.size:
         return None
     fell = answer.last * answer.multiplier / 4.0
-    last = f"took {advice.short(fell)} off" if fell >= 0.0 else f"added {advice.short(-fell)} to"
+    change = (
+        f"lowered the violation by {advice.short(fell)}"
+        if fell >= 0.0
+        else f"raised it by {advice.short(-fell)}"
+    )
     numbers = (
         f"the violation is still {advice.short(answer.violation)} and the multiplier has grown to "
-        f"{advice.short(answer.multiplier)}; its last quarter {last} the violation"
+        f"{advice.short(answer.multiplier)}; the last quarter of this growth {change}"
     )
     if bool(answers.out_of_reach):
         if bool(answers.saturates):
-            numbers += f", an equal part before that as much as {advice.short(answer.best * answer.multiplier / 4.0)}"
+            numbers += f", an earlier quarter by {advice.short(answer.best * answer.multiplier / 4.0)}"
         return case.found("infeasible", "severe", numbers, advice.against_infeasibility(answer))
     if answer.violation < 0.05 * case.size:
         return None
@@ -185,7 +188,7 @@ def stuck(case: Case) -> Finding | None:
 
 
 def noisy(case: Case) -> Finding | None:
-    """Noise of the violation shakes the multiplier by more than a fraction of where it is."""
+    """Noise of the violation moves the multiplier by more than a fraction of its mean in each step."""
     if len(case.e) < 32:
         return None
     seen = shape.jitter(case.e, case.theta)
@@ -208,7 +211,7 @@ def noisy(case: Case) -> Finding | None:
 def overshoot(case: Case) -> Finding | None:
     """The violation goes far past zero before it comes back, or stays there while its multiplier unwinds."""
     if float(case.steps[0]) > _LATE * float(case.steps[-1]):
-        return None  # one of a large group, seen from when it was among the worst: its beginning is not known
+        return None  # one of a large group, recorded only while it was among the worst: its beginning is not known
     past, where = shape.past_zero(case.e)
     size = case.size
     if size == 0.0 or past < _PAST * size or past < 6.0 * shape.white_noise(case.e):
@@ -219,7 +222,7 @@ def overshoot(case: Case) -> Finding | None:
         if float(case.e[0]) <= 0.0 or float(theta[where]) < 0.2 * peak:
             return None
         if end == 0.0 and not case.alone:
-            return None  # one of many that others keep satisfied
+            return None  # the other constraints of its group keep it satisfied
     how = (
         f"the violation began at {advice.short(float(case.e[0]))} and went past zero by {advice.short(past)} "
         f"({past / size:.0%}); the multiplier peaked at {advice.short(peak)} and is {advice.short(end)} now"

@@ -1,4 +1,4 @@
-"""Take what every `ascend` shows, in one copy a step; turn many steps at once into rows of the record."""
+"""Copy violations and multipliers at every `ascend`, with one copy; turn many steps at once into rows of the record."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nupi.monitor.columns import Columns, Group
 
     class Move(Protocol):
-        """One group of multipliers that has moved, and the error that moved it."""
+        """One group of multipliers after a step, and the error of that step."""
 
         @property
         def name(self) -> str: ...  # noqa: D102
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
         def rows(self) -> torch.Tensor | None: ...  # noqa: D102
 
 
-# Work on a block takes about a millisecond, whatever is in it, so that many steps share it. The first block is shorter:
-# what goes wrong soon is to be warned of soon.
-FIRST_BLOCK, BLOCK = 256, 512  # steps that are taken in before they are worked on together
-_VALUES = 2**20  # or fewer, so that no more than so many numbers wait
-_PARTS = 512  # and no more than so many parts of groups
+# Processing a block takes about a millisecond, whatever its size, so a block has many steps. The first one is shorter,
+# so that an early problem is warned of early.
+FIRST_BLOCK, BLOCK = 256, 512  # steps in a block,
+_VALUES = 2**20  # or fewer, so that at most this many numbers wait,
+_PARTS = 512  # and at most this many parts of groups
 
 
 class Part(NamedTuple):
-    """A group of which one step saw some rows."""
+    """Some rows of a group, in one step."""
 
     name: str
     rows: torch.Tensor
@@ -47,26 +47,26 @@ class Part(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """One step as it was seen."""
+    """The copied values of one step."""
 
     step: int
-    names: tuple[str, ...]  # the groups that were seen whole,
+    names: tuple[str, ...]  # the groups of which the step had all constraints,
     values: torch.Tensor | None  # and all their errors, followed by all their multipliers
     parts: tuple[Part, ...]
 
 
 class Plan(NamedTuple):
-    """How the values of samples with the same names go to columns."""
+    """Which values of samples go to which columns; the same for all samples with the same names."""
 
-    size: int  # of all errors
-    source: torch.Tensor  # where the errors of the groups stand that are recorded constraint by constraint
-    violations: torch.Tensor  # and the columns they go to
+    size: int  # the number of all errors
+    source: torch.Tensor  # the positions of the errors that are recorded constraint by constraint
+    violations: torch.Tensor  # and their columns
     multipliers: torch.Tensor
-    larger: tuple[tuple[Group, slice], ...]  # the groups that have statistics, and where they stand
+    larger: tuple[tuple[Group, slice], ...]  # the groups that have statistics, and their positions
 
 
 class Sampler:
-    """Samples that wait to become rows."""
+    """Collects samples of steps, and makes rows of them in blocks."""
 
     def __init__(self, columns: Columns) -> None:
         self.columns = columns
@@ -75,17 +75,17 @@ class Sampler:
         self._last: dict[str, torch.Tensor] = {}  # the multipliers of larger groups after the last block
         self._plans: dict[tuple[tuple[str, ...], torch.device], Plan] = {}
         self._room, self._block = _VALUES, FIRST_BLOCK
-        self._buffer: Buffer | None = None  # steps that show one group, and wait here instead
-        # Kept from block to block: new memory costs more than what is done in it.
+        self._buffer: Buffer | None = None  # samples with one group wait here instead
+        # Kept from block to block, because new memory costs more than the work in it.
         self._scratch = torch.empty(0)
 
     @property
     def empty(self) -> bool:
-        """Whether nothing waits."""
+        """Whether no sample waits."""
         return not self.waiting and (self._buffer is None or not self._buffer.steps)
 
     def take(self, step: int, moves: Sequence[Move]) -> bool:
-        """Copy what a step shows; says whether enough waits to make rows of it."""
+        """Copy the values of a step. Returns whether there are enough samples for a block of rows."""
         if len(moves) == 1:
             (move,) = moves
             if move.rows is None and move.error.dim() == 1:
@@ -93,7 +93,7 @@ class Sampler:
                 if buffer.name == move.name and buffer.put(step, move.error, move.multiplier):
                     self._room -= buffer.width
                     return len(buffer.steps) + len(self.waiting) >= self._block or self._room < 0
-                if buffer.name == move.name:  # of another type from now on
+                if buffer.name == move.name:  # its type has changed
                     self._drop_buffer()
         names, found, parts = _sorted_out(moves)
         values = torch.cat(found) if found else None
@@ -104,7 +104,7 @@ class Sampler:
         return waiting >= self._block or self._room < 0 or len(parts) * waiting > _PARTS
 
     def rows(self) -> tuple[list[int], torch.Tensor]:
-        """The rows of all that waits, on the device it is on, and their steps (in no particular order)."""
+        """The rows of all waiting samples, on their device, and their steps (in no particular order)."""
         samples, self.waiting = self.waiting, []
         self._room, self._block = _VALUES, BLOCK
         by_names: dict[tuple[str, ...], list[Sample]] = {}
@@ -124,12 +124,12 @@ class Sampler:
         start = 0
         for names, values in blocks:
             if names and len(values):
-                # Arithmetic in double would take twice the time of large groups; what is recorded is double.
+                # Statistics in double would take twice the time for large groups; only the rows are double.
                 self._fill(out[start : start + len(values)], names, values.to(widened(values.dtype)))
             start += len(values)
         self._fill_parts(out, ordered)
         if buffer is not None and not buffer.steps:
-            self._buffer = None  # the loop shows other groups now
+            self._buffer = None  # the loop now has other groups
         elif buffer is not None:
             buffer.steps = []
         return steps, out
@@ -141,7 +141,7 @@ class Sampler:
         return self._buffer
 
     def _drop_buffer(self) -> None:
-        """Let what waits in the buffer wait with the others, in front of what comes."""
+        """Move the samples of the buffer to the other waiting samples, before the next one."""
         buffer, self._buffer = self._buffer, None
         if buffer is not None:
             rows = zip(buffer.steps, buffer.written(), strict=True)
@@ -168,7 +168,7 @@ class Sampler:
                 out[:, group.violations : group.violations + seen.shape[1]] = seen
 
     def _scratch_for(self, like: torch.Tensor) -> torch.Tensor:
-        """Memory for as many values, of the same type and on the same device."""
+        """Memory for values of the same number, type and device."""
         scratch = self._scratch
         if scratch.numel() < like.numel() or scratch.dtype != like.dtype or scratch.device != like.device:
             self._scratch = scratch = like.new_empty(like.numel())
@@ -181,7 +181,7 @@ class Sampler:
                 by_name.setdefault(part.name, []).append((row, part))
         for name, parts in by_name.items():
             group = self.columns.groups[name]
-            width = max(1, parts[0][1].errors[:1].numel())  # constraints in a row of the group
+            width = max(1, parts[0][1].errors[:1].numel())  # constraints per row of the group
             errors = torch.cat([part.errors.reshape(-1) for _, part in parts]).to(out)
             theta = torch.cat([part.multipliers.reshape(-1) for _, part in parts]).to(out)
             step = torch.cat(
@@ -232,7 +232,7 @@ class Sampler:
             torch.cat(multipliers or none),
             tuple(larger),
         )
-        if len(self._plans) >= BLOCK:  # a loop that gives other groups every time must not fill the memory
+        if len(self._plans) >= BLOCK:  # a loop with other groups in every step must not fill the memory
             self._plans.clear()
         self._plans[names, device] = plan
         return plan
@@ -241,7 +241,7 @@ class Sampler:
 def _sorted_out(
     moves: Sequence[Move],
 ) -> tuple[tuple[str, ...], list[torch.Tensor], tuple[Part, ...]]:
-    """Groups that were seen whole, with their tensors to be joined, and those that were seen in part."""
+    """Separate groups that the step has as a whole, with their tensors, from those of which it has some rows."""
     whole = [move for move in moves if move.rows is None]
     names = tuple([move.name for move in whole])
     tensors = [move.error.reshape(-1) for move in whole]
@@ -258,7 +258,7 @@ def _sorted_out(
 
 
 def _joined(samples: Sequence[Sample]) -> torch.Tensor:
-    """The values of samples with the same names, (samples, values); there are none if all were seen in part."""
+    """The values of samples with the same names, (samples, values); no values if all groups are in parts."""
     found = [sample.values for sample in samples if sample.values is not None]
     return torch.stack(found) if found else torch.empty(len(samples), 0)
 

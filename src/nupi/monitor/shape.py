@@ -1,4 +1,4 @@
-"""The shape of one constraint's run: how it swings, grows, answers its multiplier, and how noisy it is."""
+"""Measure one constraint's run: its oscillation, its growth, its response to the multiplier, and its noise."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ class Swing(NamedTuple):
     """A regular oscillation about zero."""
 
     period: float
-    """Steps of one cycle."""
+    """The number of steps of one cycle."""
     damping: float
     """The damping ratio: 0 for a swing that neither grows nor decays, negative for one that grows."""
     first: int
-    """Where the part of the run begins in which it was found."""
+    """The index at which the part of the run with the oscillation begins."""
 
     @property
     def frequency(self) -> float:
@@ -25,32 +25,28 @@ class Swing(NamedTuple):
 
     @property
     def growth(self) -> float:
-        """What a cycle multiplies the swing by."""
+        """The factor by which the swing grows in one cycle."""
         return math.exp(-2.0 * math.pi * self.damping / math.sqrt(max(1e-6, 1.0 - self.damping**2)))
 
 
-_LOBE, _PEAK = (
-    -0.35,
-    0.4,
-)  # how deep the autocorrelation must fall in half a period, and rise again in a whole one
+# The autocorrelation must fall to the first after half a period, and rise to the second after a whole one.
+_LOBE, _PEAK = -0.35, 0.4
 _CYCLES = 3.0
 _CHANCE = 4.0  # standard errors of a correlation
-_TINY, _CROSSINGS = (
-    0.01,
-    5,
-)  # what counts as crossing zero, beside the first violations, and how often it must
+# The size of a crossing of zero, as a share of the first violations, and the number of crossings needed.
+_TINY, _CROSSINGS = 0.01, 5
 _REGULAR, _VERY_REGULAR = 0.65, 0.85  # the share of distances between crossings that agree
-_SHORT = 8  # steps: noise crosses zero as often
-_SMALL = 0.02  # a swing that is smaller than this beside the first violations is none
+_SHORT = 8  # steps; noise too crosses zero as often as this
+_SMALL = 0.02  # a swing smaller than this share of the first violations does not count
 
 
 def swing(e: torch.Tensor, size: float) -> Swing | None:
-    """An oscillation of `e` about zero, in the whole run or in a later part of it, told apart from noise.
+    """Find an oscillation of `e` about zero, in the whole run or in a later part of it, and not just noise.
 
-    Where zero is crossed again and again after equal times, that is the period: it serves for swings of any form,
-    cut off by a projection or decaying fast, but not under noise. There, the autocorrelation tells: that of a
-    decaying oscillation is one itself, of the same period, and falls by exp(-2 pi zeta / sqrt(1 - zeta^2)) in a
-    period; that of noise falls at once and stays small.
+    Without noise, the period is the time between crossings of zero, if these times are equal. This works for swings of
+    any form, also if a projection cuts them off or if they decay fast. Under noise, the autocorrelation is used. That
+    of a decaying oscillation is an oscillation of the same period, which falls by exp(-2 pi zeta / sqrt(1 - zeta^2)) in
+    a period. That of noise falls at once and stays small.
     """
     n = len(e)
     best = regular_crossings(e, size)
@@ -74,12 +70,12 @@ def _swing(e: torch.Tensor, first: int) -> Swing | None:
     correlation = autocorrelation(e / scale)
     half = int(correlation[1 : n // 2].argmin()) + 1
     low, high = max(half + 1, math.ceil(1.5 * half)), math.floor(2.6 * half) + 1
-    # The shorter the run, the more of a correlation comes about by chance.
+    # In a shorter run, larger correlations arise by chance.
     chance = _CHANCE / math.sqrt(n)
     if float(correlation[half]) > min(_LOBE, -chance) or high >= n or n < _CYCLES * 2 * half:
         return None
     period = int(correlation[low:high].argmax()) + low
-    # The sum over fewer and fewer pairs makes a steady swing look damped. What is left in the end says if it is.
+    # At longer lags the sum has fewer pairs, which makes a steady swing look damped. The end of the run shows if it is.
     quarter = max(period, n // 4)
     steady = float(e[-quarter:].square().mean()) > 0.5 * float(e[:quarter].square().mean())
     height = float(correlation[period]) / (1.0 - period / n if steady else 1.0)
@@ -87,7 +83,7 @@ def _swing(e: torch.Tensor, first: int) -> Swing | None:
         return None
     fall = -math.log(min(height, 1.0))
     if steady and float(e[-quarter:].abs().max()) > float(e[:quarter].abs().max()):
-        # Grows: by the envelope.
+        # A growing swing: measure its growth by the envelope.
         cycles = (n - quarter) / period
         fall = -math.log(float(e[-quarter:].abs().max()) / float(e[:quarter].abs().max())) / max(1.0, cycles)
     return Swing(float(period), fall / math.hypot(2.0 * math.pi, fall), first)
@@ -100,18 +96,18 @@ def regular_crossings(e: torch.Tensor, size: float) -> Swing | None:
         return None
     signs = e[large] > 0
     ups = large[1:][signs[1:] & ~signs[:-1]]
-    # Noise that leaves the band about zero now and then is no swing: a swing is outside of it most of the time.
+    # A swing is outside of the band about zero most of the time; noise leaves it only now and then.
     if len(ups) < _CROSSINGS or len(large) < 0.25 * (float(ups[-1] - ups[0])):
         return None
     lengths = ups.diff().double()
     period = float(lengths.median())
     if period <= _SHORT:
-        # Noise crosses zero as often, but does not come back to the same sign a period later.
+        # Noise crosses zero as often, but does not have the same sign again a period later.
         sign = e[int(ups[0]) : int(ups[-1])].sign()
         again = float((sign[int(period) :] * sign[: -int(period)]).mean())
         if again < max(_PEAK, _CHANCE / math.sqrt(len(sign))):
             return None
-    # Noise crosses at any distance, and often: where a period is short, more must agree.
+    # Noise crosses often and at any distance, so for a short period more of the distances must agree.
     agreeing = float(((lengths - period).abs() <= 0.3 * period).double().mean())
     if agreeing < (_REGULAR if period > _SHORT else _VERY_REGULAR):
         return None
@@ -123,7 +119,7 @@ def regular_crossings(e: torch.Tensor, size: float) -> Swing | None:
 
 
 def autocorrelation(e: torch.Tensor) -> torch.Tensor:
-    """Sum of e_t e_{t+k} over the sum of squares, for every lag k. About zero, not about the mean."""
+    """Autocorrelation for every lag k: sum of e_t e_{t+k} / sum of e_t^2. The mean is not subtracted."""
     n = len(e)
     spectrum = torch.fft.rfft(e, 2 * n)
     products: torch.Tensor = torch.fft.irfft(spectrum.abs().square(), 2 * n)[:n]
@@ -131,13 +127,13 @@ def autocorrelation(e: torch.Tensor) -> torch.Tensor:
 
 
 def blocks(values: torch.Tensor, count: int) -> torch.Tensor:
-    """The largest size in each of `count` blocks of equal length."""
+    """The largest absolute value in each of `count` blocks of equal length."""
     length = len(values) // count
     return values[len(values) - count * length :].abs().reshape(count, length).amax(1)
 
 
 def growth(e: torch.Tensor) -> float:
-    """By what factor `e` grows in the later half of the run, if it grows throughout and past all it was; else 1."""
+    """The factor by which `e` grows in the second half of the run, if it grows beyond all earlier values; else 1."""
     n = len(e)
     count = min(16, n // 2)
     if count < 4:
@@ -157,29 +153,29 @@ def growth(e: torch.Tensor) -> float:
 
 
 class Answers(NamedTuple):
-    """How violations that stay have answered to their multipliers: what a multiplier larger by 1 takes off.
+    """How violations have responded to growing multipliers: by how much each falls if its multiplier grows by 1.
 
     One number for each constraint.
     """
 
     stays: torch.Tensor
-    """Whether the violation stays while the multiplier grows and grows; if not, the rest means nothing."""
+    """Whether the violation stays while the multiplier keeps growing. If not, the other fields have no meaning."""
     violation: torch.Tensor
-    """What it is now, as a positive number."""
+    """The violation now, as a positive number."""
     multiplier: torch.Tensor
-    """How large the multiplier is now."""
+    """The size of the multiplier now."""
     whole: torch.Tensor
-    """The answer over the whole way of the multiplier,"""
+    """The response over the whole growth of the multiplier."""
     best: torch.Tensor
-    """where it was strongest,"""
+    """The largest response over a quarter of the growth."""
     last: torch.Tensor
-    """and over the last quarter of the way."""
+    """The response over the last quarter of the growth."""
     error: torch.Tensor
-    """The standard error of an answer over a quarter of the way."""
+    """The standard error of a response over a quarter of the growth."""
 
     @property
     def saturates(self) -> torch.Tensor:
-        """Whether it answers less and less: a violation that can be met answers alike all the way."""
+        """Whether the response becomes smaller. If a constraint can be met, it is the same throughout."""
         return (
             (self.last < 0.4 * self.best)
             & (self.best - self.last > 4.0 * self.error)
@@ -188,8 +184,8 @@ class Answers(NamedTuple):
 
     @property
     def out_of_reach(self) -> torch.Tensor:
-        """Whether it does not answer, or less and less, to a multiplier that has been tried."""
-        floor = 0.005 * self.violation / self.multiplier  # an answer that would not matter
+        """Whether the violation does not respond, or less and less, to a multiplier large enough to tell."""
+        floor = 0.005 * self.violation / self.multiplier  # a smaller response would not matter
         most, whole = torch.maximum(4.0 * self.error, floor), torch.maximum(self.error, floor)
         silent = (self.best <= most) & (self.whole <= whole)
         hardly_pushed = silent & (self.multiplier < _HARDLY)
@@ -197,12 +193,14 @@ class Answers(NamedTuple):
 
 
 _LEVELS = 8
-_HELD_BACK = 1.02  # the growth over the second half of a run of a multiplier whose growth is held back
-_HARDLY = 0.05  # a multiplier that is smaller has hardly pushed, where the loss is of the order of 1
+_HELD_BACK = (
+    1.02  # in the second half of a run, growth by this factor is enough if the responses become smaller
+)
+_HARDLY = 0.05  # a smaller multiplier has hardly any effect, if the loss is of the order of 1
 
 
 def answers(e: torch.Tensor, theta: torch.Tensor) -> Answers:
-    """The answers to multipliers that grow in the direction of violations that stay; both are (steps, constraints)."""
+    """Measure the responses of violations `e` to growing multipliers `theta`; both are (steps, constraints)."""
     n = len(e)
     width = max(1, n // 10)
     sign = torch.where(e[-width:].mean(0) > 0, 1.0, -1.0).to(e)
@@ -226,13 +224,13 @@ def answers(e: torch.Tensor, theta: torch.Tensor) -> Answers:
     falls = torch.stack([(levels[k] - levels[k + window]) / length for k in range(_LEVELS + 1 - window)])
     whole = (levels[0] - now) / end
     found = Answers(stays, now, end, whole, falls.amax(0), falls[-1], error * math.sqrt(2.0) / length)
-    # A controller that holds back beyond its usual multipliers, as SelfTuned does, grows on by little.
+    # SelfTuned limits how fast a multiplier grows beyond its usual size, so that growth is small.
     grows = (end >= 1.2 * middle) | ((end >= _HELD_BACK * middle) & found.saturates)
     return found._replace(stays=stays & grows)
 
 
 def white_noise(e: torch.Tensor) -> float:
-    """The standard deviation of what changes from step to step, from third differences that smooth runs lack."""
+    """The standard deviation of the noise, from third differences, which are near 0 for a smooth run."""
     return float(_white_noise(e[:, None]))
 
 
@@ -253,7 +251,7 @@ def _smooth(e: torch.Tensor, width: int) -> torch.Tensor:
 
 
 def past_zero(e: torch.Tensor) -> tuple[float, int]:
-    """How far `e` goes past zero after it has crossed it for the first time, and where; smoothed a little."""
+    """How far `e`, smoothed a little, goes past zero after its first crossing, and at which index."""
     width = max(1, len(e) // 100)
     smooth = _smooth(e, width)
     smooth = smooth if float(smooth[0]) > 0 else -smooth
@@ -266,22 +264,22 @@ def past_zero(e: torch.Tensor) -> tuple[float, int]:
 
 
 class Jitter(NamedTuple):
-    """Noise of a violation, and what it does to its multiplier."""
+    """The noise of a violation, and its effect on the multiplier."""
 
     noise: float
     """The standard deviation of the violation's noise."""
     whiteness: float
-    """The correlation of the violation with its own last value: near 0 for noise."""
+    """The correlation of the violation with its value one step before: near 0 for noise."""
     level: float
-    """Where the multiplier is on average."""
+    """The mean size of the multiplier."""
     shake: float
-    """The root mean square of its steps."""
+    """The root mean square of the multiplier's steps."""
     active: float
-    """The share of steps in which it is not 0."""
+    """The share of steps in which the multiplier is not 0."""
 
 
 def jitter(e: torch.Tensor, theta: torch.Tensor) -> Jitter:
-    """How noise shakes a multiplier in the later half of a run."""
+    """Measure noise and its effect on the multiplier in the second half of a run."""
     e, theta = e[len(e) // 2 :], theta[len(theta) // 2 :]
     centred = e - e.mean()
     power = float(centred.square().mean())

@@ -1,6 +1,6 @@
-"""Statistics of a group of constraints, for many steps at once and without a look at any value.
+"""Statistics of a group of constraints for many steps at once. No value is copied to the host.
 
-Each function returns one row a step, with the columns of `columns.STATISTICS`.
+Each function returns one row per step, with the columns of `columns.STATISTICS`.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from torch.linalg import vector_norm
 
 
 def of_whole(both: torch.Tensor, active: torch.Tensor, moved: torch.Tensor) -> torch.Tensor:
-    """Statistics of steps that saw the whole group.
+    """Statistics of steps that had all constraints of the group.
 
     Args:
         both: the violations, and the multipliers after each step, (steps, 2, constraints).
         active: the share of multipliers that are not 0 after each step, (steps,).
         moved: how far the multipliers moved in each step, (steps,).
     """
-    # A minimum and a maximum: `aminmax` over rows takes four times as long.
+    # `amin` and `amax`, because `aminmax` over rows takes four times as long.
     of_both = torch.stack([both.mean(2), both.amin(2), both.amax(2), vector_norm(both, dim=2)], dim=2)
     return torch.cat([of_both.flatten(1), active[:, None], moved[:, None]], dim=1)
 
@@ -27,9 +27,9 @@ def active(multipliers: torch.Tensor, scratch: torch.Tensor) -> torch.Tensor:
 
     Args:
         multipliers: (steps, constraints).
-        scratch: memory of the same shape, which is written over.
+        scratch: memory of the same shape, which is overwritten.
     """
-    # Ones and zeros of a float type are added up ten times as fast as those of a comparison.
+    # Summing ones and zeros is ten times as fast in a float type as in bool.
     signs = torch.sign(multipliers, out=scratch)
     count: torch.Tensor = vector_norm(signs, 1, dim=1)
     return count.div_(multipliers.shape[1])
@@ -41,7 +41,7 @@ def moved(multipliers: torch.Tensor, before: torch.Tensor | None, scratch: torch
     Args:
         multipliers: the multipliers after each step, (steps, constraints).
         before: the multipliers before the first of these steps, if they are known.
-        scratch: memory of the same shape, which is written over.
+        scratch: memory of the same shape, which is overwritten.
     """
     if before is None:
         scratch[0].fill_(torch.nan)
@@ -53,13 +53,13 @@ def moved(multipliers: torch.Tensor, before: torch.Tensor | None, scratch: torch
 
 
 def of_parts(errors: torch.Tensor, multipliers: torch.Tensor, step: torch.Tensor, steps: int) -> torch.Tensor:
-    """Statistics of steps that saw some constraints of the group each, over those that they saw.
+    """Statistics of steps that had only some constraints of the group, over those constraints.
 
     Args:
         errors: the violations of all these steps, one after another.
-        multipliers: the multiplier of each of them.
-        step: which of the `steps` each of them belongs to.
-        steps: how many rows there are; one that nothing belongs to is nan.
+        multipliers: the multiplier of each violation.
+        step: the step of each violation, from 0 to `steps` - 1.
+        steps: the number of rows; a row without violations is nan.
     """
     ones = torch.ones_like(errors)
 
@@ -82,7 +82,7 @@ def of_parts(errors: torch.Tensor, multipliers: torch.Tensor, step: torch.Tensor
             extreme(multipliers, "amax"),
             total(multipliers.square()).sqrt().where(count > 0, torch.nan),
             total((multipliers != 0).to(errors.dtype)) / count,
-            count.new_full((steps,), torch.nan),  # where they were before is not known
+            count.new_full((steps,), torch.nan),  # the multipliers before are not known
         ],
         dim=1,
     )

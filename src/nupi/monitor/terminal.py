@@ -1,4 +1,4 @@
-"""A record in the terminal: a line a constraint, with sparklines, and the findings below."""
+"""Show a record in the terminal: one line per constraint, with sparklines, and the findings below."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from nupi.monitor.thinned import Overview
 
 _BARS = "▁▂▃▄▅▆▇█"
-_WIDE = 100  # columns from which gains have room beside the sparklines
-_MEDIUM = 64  # columns from which sparklines have
+_WIDE = 100  # from this many columns on, gains and sparklines are shown
+_MEDIUM = 64  # from this many columns on, sparklines are shown
 _COLORS = {"severe": "bold red", "moderate": "yellow", "note": "dim", "well": "bold green"}
 
 
 def picture(record: Record, rows: int = 20, columns: int = 120) -> RenderableType:
-    """All of it, for a screen that has room for so many constraints and is so many columns wide.
+    """The whole picture for a screen of `columns` columns, with at most `rows` constraints.
 
-    A narrow one leaves out the gains, and then the sparklines: names, numbers and findings are what it is for.
+    On a narrow screen the gains are left out first, then the sparklines. Names, numbers and findings always stay.
     """
     wide, medium = columns >= _WIDE, columns >= _MEDIUM
     width = max(6, min(30, (columns - (76 if wide else 54)) // 2))
@@ -72,7 +72,7 @@ def picture(record: Record, rows: int = 20, columns: int = 120) -> RenderableTyp
 
 
 def sparkline(values: list[float], width: int) -> str:
-    """Values as a row of bars, from the least to the most.
+    """Values as a row of bars; the lowest bar is the minimum, the highest the maximum.
 
     Example:
         >>> sparkline([0.0, 1.0, 2.0, 3.0], 4)
@@ -88,7 +88,7 @@ def sparkline(values: list[float], width: int) -> str:
 
 
 def _line(overview: Overview, group: Group, name: str) -> list[float]:
-    """The violation or the multiplier over the run: of a group, the largest violation and the mean multiplier."""
+    """The violation or the multiplier over the run. For a group: the largest violation, the mean multiplier."""
     if group.statistics is not None:
         which = "violation_max" if name == "violation" else "multiplier_mean"
         column = group.statistics + STATISTICS.index(which)

@@ -1,4 +1,4 @@
-"""A whole run in few rows: each the mean, the least and the most of as many steps as any other."""
+"""A whole run in few rows. Each row has the mean, minimum and maximum of the same number of steps."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 
 _ROWS = 1024
-_CELLS = 2**21  # at most so many numbers of each kind, however many columns there are
+_CELLS = 2**21  # the most numbers of each kind, for any number of columns
 
 
 class Overview(NamedTuple):
@@ -20,7 +20,7 @@ class Overview(NamedTuple):
 
 
 class Thinned:
-    """Rows of equally many steps. When they are all used, two neighbours become one."""
+    """Rows that each hold the same number of steps. When all rows are used, neighbours are merged in pairs."""
 
     def __init__(self, columns: int) -> None:
         self.size = max(64, min(_ROWS, _CELLS // (columns + 1))) // 2 * 2
@@ -31,7 +31,7 @@ class Thinned:
         self._high = torch.full_like(self._count, -torch.inf)
 
     def add(self, rows: torch.Tensor) -> None:
-        """Take in rows that follow those taken in before; their first column is the step."""
+        """Add rows of later steps. Their first column is the step."""
         last = self.total + len(rows) - 1
         while last // self.stride >= self.size:
             self._merge()
@@ -45,7 +45,7 @@ class Thinned:
         self.total = last + 1
 
     def overview(self) -> Overview:
-        """What the rows hold; nan in a column that was not seen."""
+        """The thinned run; nan in a column without values."""
         used = -(-self.total // self.stride)
         count = self._count[:used]
         seen = count > 0
@@ -54,20 +54,20 @@ class Thinned:
         return Overview(mean[:, 0], mean[:, 1:], low[:, 1:], high[:, 1:])
 
     def copy(self) -> Thinned:
-        """Another one with the same rows."""
+        """A copy with the same rows."""
         other = object.__new__(Thinned)
         other.load(self.state())
         return other
 
     def state(self) -> dict[str, torch.Tensor | int]:
-        """All of it as plain data."""
+        """The rows as plain data."""
         used = -(-self.total // self.stride)
         tensors = {"count": self._count, "sum": self._sum, "low": self._low, "high": self._high}
         kept: dict[str, torch.Tensor | int] = {name: t[:used].clone() for name, t in tensors.items()}
         return {"size": self.size, "stride": self.stride, "total": self.total, **kept}
 
     def load(self, state: dict[str, torch.Tensor | int]) -> None:
-        """Be as `state` has it."""
+        """Load the rows of a `state`."""
         self.size, self.stride, self.total = (int(state[name]) for name in ("size", "stride", "total"))
         fills = {"count": 0.0, "sum": 0.0, "low": torch.inf, "high": -torch.inf}
         for name, fill in fills.items():

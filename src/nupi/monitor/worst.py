@@ -1,4 +1,4 @@
-"""Which constraints of a large group to follow one by one: those that have been the worst, found on the device."""
+"""Choose the constraints of a large group to record one by one: the worst so far. All work is on the device."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import torch
 
 from nupi.monitor.columns import WATCHED
 
-_STICKY = 2.0  # a constraint that is followed already stays unless another is so much worse
-_FORGET = 0.9  # and is forgotten by this factor while it is not seen
+_STICKY = 2.0  # a recorded constraint is replaced only by one that is worse by this factor
+_FORGET = 0.9  # each block multiplies the score of a recorded constraint by this, until a step has it again
 
 
 class Worst:
-    """The indices of the worst constraints of one group, renewed once a block of steps.
+    """The indices of the worst constraints of one group, updated once per block of steps.
 
-    A constraint is bad by its violation; by the size of it, of either sign, if its multiplier is not 0.
+    The score of a constraint is its violation; if its multiplier is not 0, the absolute value of the violation.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -21,8 +21,8 @@ class Worst:
         self.scores = torch.full((WATCHED,), -torch.inf, dtype=torch.float32, device=device)
 
     def see_whole(self, errors: torch.Tensor, multipliers: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """The columns of these steps, after choosing whom to follow: violations, multipliers, indices."""
-        # Of the multipliers the last step is enough, and saves two passes over all of them.
+        """Update the choice, and return the columns of these steps: violations, multipliers, indices."""
+        # The multipliers of the last step are enough to choose, and save two passes over all of them.
         low = torch.where(multipliers[-1] != 0, -errors.amin(0), -torch.inf)
         scores = torch.maximum(errors.amax(0), low).float()
         known = self.indices >= 0
@@ -30,7 +30,7 @@ class Worst:
         self.scores = torch.where(known, held, -torch.inf)
         self._renew(torch.arange(len(scores), device=scores.device), scores)
         at = self.indices.expand(len(errors), -1)
-        # `index_select` would copy these parts of a matrix whole.
+        # `index_select` would first copy the whole part of the matrix.
         followed = (errors.gather(1, at), multipliers.gather(1, at), at)
         return torch.cat([column.to(dtype) for column in followed], dim=1)
 
@@ -42,14 +42,14 @@ class Worst:
         step: torch.Tensor,
         steps: int,
     ) -> torch.Tensor:
-        """The same of steps that saw some constraints each; nan where one that is followed was not seen."""
+        """As `see_whole`, for steps that had only some constraints; nan for a chosen one that a step did not have."""
         scores = torch.where(multipliers != 0, errors.abs(), errors).float()
         match = element[None, :] == self.indices[:, None]
         now = torch.where(match, scores, -torch.inf).amax(1)
         self.scores = torch.maximum(torch.where(self.scores > 0, self.scores * _FORGET, self.scores), now)
         self._renew(element, scores)
         match = element[None, :] == self.indices[:, None]
-        row = torch.where(match, step, steps)  # what does not match goes to a row that is dropped
+        row = torch.where(match, step, steps)  # values without a match go to an extra row, which is dropped
 
         def seen(values: torch.Tensor) -> torch.Tensor:
             out = values.new_full((WATCHED, steps + 1), torch.nan)
@@ -59,9 +59,9 @@ class Worst:
         return torch.cat([seen(errors), seen(multipliers), which], dim=1)
 
     def _renew(self, element: torch.Tensor, scores: torch.Tensor) -> None:
-        """Take in the worst of these unless they are followed already, in place of the least bad."""
+        """Replace the least bad of the chosen constraints by worse ones that are not yet chosen."""
         fresh = torch.where(torch.isin(element, self.indices), -torch.inf, scores)
-        # A constraint that was seen in several steps of the block must not be taken in several times.
+        # A constraint that occurs in several steps of the block must be chosen only once.
         score, order = fresh.topk(min(len(fresh), 8 * WATCHED))
         found = element.index_select(0, order)
         again = (found[:, None] == found[None, :]).tril(-1).any(1)

@@ -1,4 +1,4 @@
-"""Expressions that are made of other expressions. The bounds of each follow from those of its parts."""
+"""Expressions made of other expressions. The bounds of each are computed from those of its parts."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class Affine(Expression):
         self.names = tuple(_clipped(_affine(name, factor, offset)) for name in one.names)
 
     def parts(self) -> tuple[Expression, ...]:
-        """What is multiplied."""
+        """The expression that is multiplied."""
         return (self.one,)
 
     def sides(self, end: int) -> set[Side]:
-        """A negative factor makes the upper bound of the lower one."""
+        """A negative factor exchanges lower and upper bounds."""
         return self.one.sides(end if self.factor > 0 else -end) if self.factor else set()
 
     def interval(self, read: Read) -> Interval:
-        """A negative factor turns it round."""
+        """A negative factor exchanges the ends."""
         a = self.one.interval(read)
         lower, upper = (end * self.factor + self.offset for end in a[:2])
         return Interval(lower, upper, a.rows) if self.factor >= 0 else Interval(upper, lower, a.rows)
@@ -48,7 +48,7 @@ class Sum(Expression):
         return self.one, self.other
 
     def interval(self, read: Read) -> Interval:
-        """Lower with lower, upper with upper."""
+        """Lower plus lower, upper plus upper."""
         a, b = self.one.interval(read), self.other.interval(read)
         return Interval(a.lower + b.lower, a.upper + b.upper, torch.minimum(a.rows, b.rows))
 
@@ -66,13 +66,13 @@ class Ratio(Expression):
         return self.one, self.other
 
     def sides(self, end: int) -> set[Side]:
-        """The denominator counts the other way round."""
+        """The denominator has the opposite side."""
         return self.one.sides(end) | self.other.sides(-end)
 
     def interval(self, read: Read) -> Interval:
-        """Smallest over largest, largest over smallest."""
+        """Smallest numerator over largest denominator, largest over smallest."""
         a, b = self.one.interval(read), self.other.interval(read)
-        known = ~(b.lower <= 0)  # a NaN stays, to be refused
+        known = ~(b.lower <= 0)  # a NaN is kept, so that it is refused later
         lower, upper = a.lower / torch.where(known, b.upper, 1.0), a.upper / torch.where(known, b.lower, 1.0)
         return Interval(lower, upper, torch.where(known, torch.minimum(a.rows, b.rows), 0.0))
 
@@ -87,22 +87,22 @@ class Chosen(Expression):
         self.names = tuple(one.names[entry] for entry in entries)
 
     def parts(self) -> tuple[Expression, ...]:
-        """What they are chosen from."""
+        """The expression from which entries are chosen."""
         return (self.one,)
 
     def sides(self, end: int) -> set[Side]:
-        """Of a rate only the chosen entries."""
+        """Only the chosen entries."""
         found = self.one.sides(end)
         return {side for side in found if side[0] is not self.one or side[1] in self.entries}
 
     def interval(self, read: Read) -> Interval:
-        """Those entries."""
+        """The interval of the chosen entries."""
         a = self.one.interval(read)
         chosen = self._numbers(a.rows.device)
         return Interval(*(end.index_select(0, chosen) for end in a))
 
     def _numbers(self, device: torch.device) -> torch.Tensor:
-        """The entries' numbers on a device, kept there: a copy to it is dear. A compiled graph keeps its own."""
+        """The indices of the entries on a device. They are kept there, because a copy is slow."""
         if torch.compiler.is_compiling():
             return torch.tensor(self.entries, device=device)
         if device not in self._kept:
@@ -111,7 +111,7 @@ class Chosen(Expression):
 
 
 class Stack(Expression):
-    """Expressions one after the other."""
+    """Several expressions as one vector."""
 
     def __init__(self, *several: Expression) -> None:
         self.several = several
@@ -123,7 +123,7 @@ class Stack(Expression):
         return self.several
 
     def interval(self, read: Read) -> Interval:
-        """One after the other."""
+        """The intervals of all parts, one after the other."""
         found = [one.interval(read) for one in self.several]
         return Interval(*(torch.cat(ends) for ends in zip(*found, strict=True)))
 
@@ -136,11 +136,11 @@ class Extreme(Expression):
         self.size, self.names = 1, (f"{'largest' if end == 1 else 'smallest'} of {one.names[0]} …",)
 
     def parts(self) -> tuple[Expression, ...]:
-        """What it is taken of."""
+        """The expression with these entries."""
         return (self.one,)
 
     def interval(self, read: Read) -> Interval:
-        """The extreme of each end."""
+        """The extreme of the lower ends, and of the upper ends."""
         a = self.one.interval(read)
         known = a.rows > 0
 
@@ -152,7 +152,7 @@ class Extreme(Expression):
 
 
 class Gap(Expression):
-    """The size of a difference: to bound it is to bound the difference on both sides."""
+    """The absolute value of a difference. A bound on it bounds the difference on both sides."""
 
     def __init__(self, one: Expression) -> None:
         self.one = one
@@ -167,16 +167,16 @@ class Gap(Expression):
         return self.one.sides(end) | self.one.sides(-end)
 
     def interval(self, read: Read) -> Interval:
-        """Between 0, or the smaller end, and the larger."""
+        """From 0, or the smaller absolute end, to the larger one."""
         a = self.one.interval(read)
         crosses = (a.lower <= 0) & (a.upper >= 0)
         low, high = (extreme(a.lower.abs(), a.upper.abs()) for extreme in (torch.minimum, torch.maximum))
         return Interval(torch.where(crosses, 0.0, low), high, a.rows)
 
     def at_most(self, bound: float) -> Constraint:
-        """The constraint -bound <= difference <= bound: two inequalities an entry, first those from above."""
+        """The constraint -bound <= difference <= bound: two inequalities per entry, first all upper ones."""
         if not number("bound", bound) >= 0:
-            raise ValueError(f"bound={bound}: the size of a gap is never below 0")
+            raise ValueError(f"bound={bound} must be >= 0: a gap is an absolute value")
         return Stack(self.one, -self.one).at_most(bound)
 
     def equals(self, value: float) -> Constraint:
@@ -188,7 +188,7 @@ class Gap(Expression):
         return self.one.equals(0.0)
 
     def at_least(self, bound: float) -> Constraint:
-        """Refused: it would be met on one side or on the other."""
+        """Refused: such a constraint can be met on either of two sides."""
         raise ValueError(
             f"a gap of at least {bound} is not a single constraint; bound the difference itself on one side"
         )
@@ -221,7 +221,7 @@ def stack(*several: Expression) -> Expression:
 
 
 def _common(one: Expression, other: Expression) -> tuple[int, list[tuple[str, str]]]:
-    """The size of what two expressions make together, and the names of what goes into each entry."""
+    """The size of a combination of two expressions, and the names of both parts of each entry."""
     if 1 not in (one.size, other.size) and one.size != other.size:
         raise ValueError(
             f"expressions of {one.size} and {other.size} entries cannot be combined; choose entries with []"
@@ -231,7 +231,7 @@ def _common(one: Expression, other: Expression) -> tuple[int, list[tuple[str, st
     return size, list(zip(*names, strict=True))
 
 
-# --- what to call an entry: as one would write it ---
+# --- names of entries, as one would write them ---
 
 _LONGEST = 120
 
@@ -241,7 +241,7 @@ def _clipped(name: str) -> str:
 
 
 def _whole(name: str) -> str:
-    """In brackets, if it is made of several."""
+    """The name, in brackets if it has several terms."""
     return f"({name})" if any(sign in name for sign in (" + ", " - ", " / ")) else name
 
 

@@ -288,7 +288,7 @@ def cross_entropy(*, groups: Of = None, classes: int | None = None) -> Rate:
         0.99
     """
     sums = Sums(Groups.of(groups), _classes(classes), labelled=True, loss=True)
-    # Every class carries the whole loss of every row, so that the ratio is the same whether classes are added or not.
+    # Every class has the whole loss of every row, so the ratio is the same whether classes are added or not.
     return Rate("cross-entropy", sums, _columns({"loss": 1.0}), _columns(ALL), pooled=True, binomial=False)
 
 
@@ -325,7 +325,7 @@ def precision_at_recall(recall: float, *, groups: Of = None) -> AtThreshold:
 
     With t* = max of t with TP(t) / (TP(t) + FN(t)) >= recall, it is TP(t*) / (TP(t*) + FP(t*)).
 
-    TFCO also has its inverse, which has a better shape as a loss: write `1 / precision_at_recall(recall)`.
+    TFCO also has its inverse, which is a better loss: write `1 / precision_at_recall(recall)`.
 
     Example:
         >>> import torch

@@ -92,7 +92,7 @@ def as_relevant(labels: object, classes: int | None, rows: int) -> torch.Tensor:
         raise ValueError("labels=None: these rates need the label of each row")
     given = as_tensor("labels", labels)
     if given.shape != (rows,):
-        raise ValueError(f"labels has shape {tuple(given.shape)}, not one a row, ({rows},)")
+        raise ValueError(f"labels has shape {tuple(given.shape)}, not one per row, ({rows},)")
     last = 1 if classes is None else classes - 1
     known = (given >= 0) & (given <= last)
     if given.is_floating_point():

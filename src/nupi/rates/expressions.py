@@ -60,11 +60,11 @@ class Expression:
         raise NotImplementedError
 
     def interval(self, read: Read) -> Interval:
-        """Its bounds, when `read` gives those of each rate in it."""
+        """Its bounds, computed from those that `read` gives for each rate in it."""
         raise NotImplementedError
 
     def sides(self, end: int) -> set[Side]:
-        """Which bounds of which rates its upper (end = 1) or lower (-1) bound is made of."""
+        """The bounds of rates from which its upper (end = 1) or lower (-1) bound is computed."""
         return set().union(*(part.sides(end) for part in self.parts()))
 
     def rates(self) -> tuple[Leaf, ...]:
@@ -110,11 +110,10 @@ class Expression:
         raise TypeError(f"{self!r} has no bound yet; bound it first, as in (rate <= 0.05).kind()")
 
     def gap(self, against: Against = "groups") -> Gap:
-        """How far the entries are apart: every two of them, or (against="overall") each and the rate of all rows.
+        """The differences between every two entries, or (against="overall") between each and the rate of all rows.
 
-        `rate.gap() <= 0.05` bounds the largest difference between any two groups, max - min, which is what
-        fairlearn calls the difference; `rate.gap("overall") <= 0.05` bounds how far each group's rate is from
-        that of all rows.
+        `rate.gap() <= 0.05` bounds the largest difference between any two groups, max - min (fairlearn calls it the
+        difference). `rate.gap("overall") <= 0.05` bounds the difference of each group's rate and that of all rows.
         """
         from nupi.rates.algebra import Chosen, Gap
 

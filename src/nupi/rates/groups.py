@@ -31,7 +31,7 @@ class Groups:
     """The groups that rates are taken over: attributes with how many values each has.
 
     Args:
-        attributes: name and number of groups of each attribute; the name "" stands for a lone one without a name.
+        attributes: name and number of groups of each attribute; the name "" is for a single one without a name.
         crossed: whether the groups are the combinations of the attributes, not those of each.
 
     Example:
@@ -101,7 +101,7 @@ class Groups:
         return belongs
 
     def _columns(self, numbers: Numbers | None, rows: int) -> Sequence[torch.Tensor]:
-        """The number of each row's group, one column an attribute, or one for all of them where they are crossed."""
+        """The group number of each row: one column per attribute, or a single column if they are crossed."""
         columns = [
             _checked(name, count, self._of(name, numbers), rows).long() for name, count in self.attributes
         ]
@@ -155,7 +155,7 @@ def crossed(**attributes: int) -> Groups:
 
 
 def may_look(rows: torch.Tensor) -> bool:
-    """Whether to look at values: on a device that would stall it, and in a compiled step break its graph."""
+    """Whether to check values. Not on a device, which would have to be waited for, nor in a compiled graph."""
     return rows.device.type == "cpu" and rows.numel() > 0 and not torch.compiler.is_compiling()
 
 
@@ -172,7 +172,7 @@ def _checked(name: str, count: int, given: object, rows: int) -> torch.Tensor:
     what = f"groups[{name!r}]" if name else "groups"
     numbers = as_tensor(what, given)
     if numbers.shape != (rows,):
-        raise ValueError(f"{what} has shape {tuple(numbers.shape)}, not one number a row, ({rows},)")
+        raise ValueError(f"{what} has shape {tuple(numbers.shape)}, not one number per row, ({rows},)")
     if numbers.dtype not in (torch.int64, torch.int32):
         raise ValueError(f"{what} has dtype {numbers.dtype}; group numbers are int64: use .long()")
     if may_look(numbers):

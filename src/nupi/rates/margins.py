@@ -48,7 +48,7 @@ class Confidence:
             raise ValueError(f"method={self.method!r}: choose one of {', '.join(get_args(Method))}")
 
     def check(self, expression: Expression, *, equality: bool) -> None:
-        """Refuse what has no such limits."""
+        """Refuse an expression without such limits."""
         if equality:
             raise ValueError(
                 "no sample can show that rates are equal; bound their gap instead: rate.gap() <= 0.02"
@@ -58,7 +58,7 @@ class Confidence:
                 raise ValueError(f"the {rate.name} is not a share of rows, and has no binomial limits")
 
     def tail(self, expression: Expression) -> float:
-        """The probability that any one limit may be missed."""
+        """The tail probability of each limit."""
         limits = len(expression.sides(1))
         return (1.0 - self.level) / (limits * self.comparisons)
 

@@ -1,15 +1,16 @@
 """Rates of the order in which a model puts the rows: ROC AUC, PR AUC, precision at recall, recall at precision.
 
-They belong to no decision at 0. ROC AUC is the share of pairs of a positive and a negative row that are in the
-right order; its surrogate puts the sigmoid (or the hinge's bounds) of the difference of the two logits in place
-of the comparison. PR AUC is the average precision: the mean, over positive rows, of the precision at the threshold that
-just accepts the row; its surrogate counts the rows above it by sigmoids of differences (Smooth-AP, Brown et al.,
-2020). The other two are rates at a threshold that the rows themselves give: the highest at which recall
-is at least r, and the lowest at which precision is at least p. Their surrogates are the soft rates at that threshold,
-which is a logit of one of the rows and moves with it (the quantile form of Mackey et al., 2018; Eban et al., 2017,
-train the threshold instead).
+They do not use the decision at 0.
 
-ROC AUC and PR AUC compare all pairs of a batch, so that their soft forms take rows^2 memory. Hard forms sort.
+- ROC AUC is the share of pairs (a positive and a negative row) in the right order. Its surrogate replaces the
+  comparison of the two logits by the sigmoid (or the hinge's bounds) of their difference.
+- PR AUC is the average precision: the mean, over positive rows, of the precision at the row's own logit as threshold.
+  Its surrogate counts the rows above by sigmoids of differences (Smooth-AP, Brown et al., 2020).
+- The other two are rates at a threshold: the highest with recall at least r, or the lowest with precision at least p.
+  The threshold is the logit of one of the rows. The surrogates are the soft rates at this threshold, with the gradient
+  of that logit (the quantile form of Mackey et al., 2018; Eban et al., 2017, train the threshold instead).
+
+ROC AUC and PR AUC compare all pairs of a batch, so their soft forms need rows^2 memory. Hard forms sort.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class _Ordered(NamedTuple):
-    """Rows from the highest score down, those of equal score as one: weights (steps, groups) of either label."""
+    """Rows from the highest score down, rows of equal score joined: weights (steps, groups) for each label."""
 
     scores: torch.Tensor
     positive: torch.Tensor
@@ -37,10 +38,10 @@ class _Ordered(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RocAuc(Leaf):
-    """The share of pairs of a positive and a negative row, of one group, that have the right order; ties count half."""
+    """The share of pairs (a positive and a negative row of one group) in the right order; ties count half."""
 
     def read(self, record: torch.Tensor, soft: Soft | None) -> Interval:
-        """Over the pairs of each group."""
+        """The value over the pairs of each group."""
         scores, positive, negative = _by_group(record)
         pairs = positive.sum(0) * negative.sum(0)
         if soft is None:
@@ -62,7 +63,7 @@ class PrAuc(Leaf):
     """The average precision: the mean, over a group's positive rows, of the precision at each one's own score."""
 
     def read(self, record: torch.Tensor, soft: Soft | None) -> Interval:
-        """Over the positive rows of each group."""
+        """The value over the positive rows of each group."""
         scores, positive, negative = _by_group(record)
         total = positive.sum(0)
         if soft is None:
@@ -89,7 +90,7 @@ class AtThreshold(Leaf):
     of_precision: bool = True
 
     def read(self, record: torch.Tensor, soft: Soft | None) -> Interval:
-        """At each group's own threshold."""
+        """The value at the threshold of each group."""
         scores, positive, negative = _by_group(record)
         steps = _ordered(scores.detach(), positive, negative)
         hits, misses = steps.positive.cumsum(0), steps.negative.cumsum(0)

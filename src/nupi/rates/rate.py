@@ -20,20 +20,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Leaf(Expression):
-    """An expression that is read off a record of rows.
+    """An expression that is computed from a record of rows.
 
     Args:
-        name: what it is called.
-        record: what it is computed from.
+        name: its name.
+        record: the kind of record that it is computed from.
     """
 
     name: str
     record: Record
 
     binomial = False  # whether it is a share of whole rows, and so has binomial confidence limits
-    by_decisions = (
-        False  # whether the rows it is a share of depend on the decisions, as those of precision do
-    )
+    by_decisions = False  # whether its denominator depends on the decisions, as for precision
 
     @property
     def classes(self) -> int:
@@ -47,7 +45,7 @@ class Leaf(Expression):
 
     @cached_property
     def names(self) -> tuple[str, ...]:  # type: ignore[override]
-        """What each entry is called."""
+        """The name of each entry."""
         classes = [f" of class {c}" for c in range(self.classes)] if self.classes > 1 else [""]
         return tuple(f"{self.name}{c}, {group}" for c in classes for group in self.record.groups.names)
 
@@ -64,17 +62,17 @@ class Leaf(Expression):
         return {(self, entry, end) for entry in range(self.size)}
 
     def interval(self, read: Read) -> Interval:
-        """As it is read."""
+        """The interval that `read` gives for it."""
         return read(self)
 
     def overall(self) -> Expression:
-        """The same rate of everybody, once for each entry."""
+        """The same rate of all rows, once for each entry."""
         everybody = replace(self, record=replace(self.record, groups=Groups()))
         groups = self.record.groups.size
         return Chosen(everybody, tuple(c for c in range(self.classes) for _ in range(groups)))
 
     def read(self, record: torch.Tensor, soft: Soft | None) -> Interval:
-        """Its value, or its bounds, from a record."""
+        """Its value, or its bounds, computed from a record."""
         raise NotImplementedError
 
     def __getstate__(self) -> dict[str, Any]:
@@ -86,11 +84,11 @@ class Rate(Leaf):
     """A ratio of sums; `top` and `bottom` weigh the columns tp, fp, pos, neg and loss of the record.
 
     Args:
-        name: what it is called.
+        name: its name.
         record: the sums it is computed from.
         top: the weights of the columns in the numerator.
-        bottom: those in the denominator.
-        pooled: whether classes are added up first, so that there is one rate for all of them.
+        bottom: the weights of the columns in the denominator.
+        pooled: whether classes are added up first, so that all have one rate.
         binomial: whether it is a share of whole rows.
     """
 
@@ -107,7 +105,7 @@ class Rate(Leaf):
 
     @property
     def by_decisions(self) -> bool:  # type: ignore[override]
-        """Whether the rows it is a share of depend on the decisions."""
+        """Whether its denominator depends on the decisions."""
         return any(self.bottom[:2])
 
     def at_most(self, bound: float) -> Constraint:
@@ -131,15 +129,15 @@ class Rate(Leaf):
         return _weighed(record, self.top).flatten(1), _weighed(record, self.bottom).flatten(1)
 
     def read(self, record: torch.Tensor, soft: Soft | None) -> Interval:  # noqa: ARG002  (the record knows)
-        """Numerator over denominator; not known where no row counts."""
+        """Numerator over denominator; unknown where no row counts."""
         top, bottom = self.shares(record)
-        known = bottom != 0  # a NaN is known to be wrong, and stays to be refused
+        known = bottom != 0  # a NaN counts as known, so that it is refused later
         values = top / torch.where(known, bottom, 1.0)
         return Interval(values[0], values[-1], bottom[0].detach().nan_to_num(nan=1.0))
 
 
 def _weighed(record: torch.Tensor, weights: tuple[float, ...]) -> torch.Tensor:
-    """A combination of the columns; of bounded columns a negative weight takes the other bound."""
+    """A linear combination of the columns; a negative weight takes the opposite bound of a column."""
     total = torch.zeros_like(record[..., 0])
     for column, weight in enumerate(weights):
         if weight:

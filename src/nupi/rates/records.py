@@ -1,13 +1,12 @@
-"""What rates are computed from: a record of some rows, made so that records of parts join to that of the whole.
+"""Records of rows, from which rates are computed. The records of parts can be joined to that of the whole.
 
-A rate of decisions needs sums alone. For each class c and group g, with w_i the weight of row i (1 unless given),
-p_i its positive decision, soft or hard, and y_i whether it is of the class:
+A rate of decisions needs only sums. For each class c and group g, with w_i the weight of row i (1 unless given), p_i
+its positive decision, soft or hard, and y_i whether it is of the class:
 
     tp = sum of w p y        fp = sum of w p (1 - y)        pos = sum of w y        neg = sum of w (1 - y)
 
-Sums of batches add up to those of all rows: that is how a window and a whole data set are measured exactly. A
-rate of the order of rows, such as ROC AUC, has no such sums; its record is the rows' scores, and records are put
-one after the other.
+Sums of batches add up to those of all rows. So a window or a whole data set is measured exactly. A rate of the order of
+rows, such as ROC AUC, has no such sums. Its record is the scores of the rows, and records are concatenated.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ COLUMNS = ("tp", "fp", "pos", "neg", "loss")
 
 
 class Rows(NamedTuple):
-    """Rows of data with a model's scores on them, as a user gives them."""
+    """Rows of data with a model's scores, as the user gives them."""
 
     logits: torch.Tensor
     labels: torch.Tensor | None = None
@@ -41,7 +40,7 @@ class Rows(NamedTuple):
 class Sums:
     """A record of sums by class and group: a tensor (bounds, classes, groups, columns), with loss last if needed.
 
-    `bounds` is 1, or 2 where the decisions are by a hinge: first the lower bounds, then the upper.
+    `bounds` is 1, or 2 for a hinge: first the lower bounds, then the upper.
     """
 
     groups: Groups
@@ -74,8 +73,7 @@ class Sums:
         if self.loss:
             columns.append(self._loss(rows).expand_as(hit))
         parts = torch.stack(columns, dim=2) * weights
-        # A float32 cannot count past 2^24, so what is measured is wide; what is trained by need not be. MPS has
-        # nothing wider.
+        # Hard measures are float64, because float32 cannot count past 2^24; soft ones need not be. MPS has no float64.
         if (soft is None or not torch.is_grad_enabled()) and parts.device.type != "mps":
             parts = parts.double()
         return self.groups.sum(parts, rows.groups).transpose(0, 1)
@@ -99,7 +97,7 @@ class Sums:
 
 @dataclass(frozen=True)
 class Scores:
-    """A record of the rows themselves: (rows, 3 + groups), the score, the label, the weight, and who belongs where."""
+    """A record of the rows themselves, (rows, 3 + groups): score, label, weight, and membership of each group."""
 
     groups: Groups
 
@@ -116,7 +114,7 @@ class Scores:
         return torch.cat(list(records))
 
     def joined(self, record: torch.Tensor, join: Join | None) -> torch.Tensor:
-        """Refused: the order of rows is no sum."""
+        """Refused: a rate of the order of rows cannot be computed from sums."""
         if join is not None:
             raise ValueError(
                 "join sums over processes, but a rate of the order of rows has no sums; leave out join"

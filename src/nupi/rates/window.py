@@ -92,5 +92,5 @@ class Window:
 
 
 def _shape(part: torch.Tensor) -> tuple[int, ...]:
-    """What must be the same of every batch: of rows all but their number."""
+    """The shape that must be the same for every batch: for rows, without their number."""
     return tuple(part.shape) if part.dim() > 2 else tuple(part.shape[1:])

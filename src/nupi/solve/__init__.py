@@ -1,5 +1,4 @@
 """The functional solver and the batched sweep. Import them from `nupi`: `nupi.minimize`, `nupi.sweep`.
 
-They live in a package of another name so that `nupi.minimize` and `nupi.sweep` are always the functions and
-never modules.
+The package has another name so that `nupi.minimize` and `nupi.sweep` are always functions, never modules.
 """

@@ -1,4 +1,4 @@
-"""Finished chunks on disk: each written whole or not at all, checked when read, and refused by any other sweep."""
+"""Finished chunks of a sweep on disk: written atomically, checked when read, and refused by any other sweep."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 
 class AnotherSweepError(ValueError):
-    """A directory given for a checkpoint holds another sweep's."""
+    """The directory given as `checkpoint` holds another sweep."""
 
 
 class Checkpoint:
-    """A directory of chunks, or nothing at all if `directory` is None.
+    """Saves and loads finished chunks; does nothing if `directory` is None.
 
-    Every chunk says which sweep it belongs to and which part of it it is. One that is damaged, or that is another part
-    than its name says, is computed again; one of another sweep is refused.
+    Every chunk has the fingerprint of its sweep and its own number. A chunk that is damaged or has another number than
+    its file is computed again. A chunk of another sweep is refused.
 
     Args:
-        directory: where to keep the chunks; made if it does not exist.
-        fingerprint: of the sweep. A directory that holds another sweep is refused.
+        directory: the directory of the chunks; made if it does not exist.
+        fingerprint: the fingerprint of the sweep. A directory that holds another sweep is refused.
     """
 
     def __init__(self, directory: str | os.PathLike[str] | None, fingerprint: str) -> None:
@@ -44,7 +44,7 @@ class Checkpoint:
         self.directory.mkdir(parents=True, exist_ok=True)
         label = self.directory / "sweep.json"
         found = _read_label(label)
-        if found is None:  # no label, or a broken one: the chunks themselves say whose they are
+        if found is None:  # no label, or a broken one: check the chunks
             for path in sorted(self.directory.glob("chunk-*.pt")):
                 self._check_ours(path)
             files.write_text(label, json.dumps({"fingerprint": fingerprint}) + "\n")
@@ -52,7 +52,7 @@ class Checkpoint:
             raise self._another()
 
     def load(self, chunk: int) -> dict[str, torch.Tensor] | None:
-        """A finished chunk, or None if there is none yet or it has to be computed again."""
+        """Load a finished chunk; None if there is none, or if it has to be computed again."""
         if self.directory is None:
             return None
         path = self._path(chunk)
@@ -67,13 +67,13 @@ class Checkpoint:
         return results
 
     def save(self, chunk: int, results: dict[str, torch.Tensor]) -> None:
-        """Keep a finished chunk; a kill in the middle leaves no trace that `load` would take for one."""
+        """Save a finished chunk. If the process is killed meanwhile, `load` finds no chunk."""
         if self.directory is not None:
             key = {"sweep": self.fingerprint, "chunk": chunk}
             files.keep(self._path(chunk), key, {name: tensor.cpu() for name, tensor in results.items()})
 
     def _check_ours(self, path: Path) -> None:
-        """Refuse a chunk of another sweep; one that is damaged has no say, and is told of when it is loaded."""
+        """Refuse a chunk of another sweep. A damaged one is ignored here; `load` warns of it."""
         try:
             kept = files.load_checked(path)
         except files.DamagedFileError:
@@ -88,7 +88,7 @@ class Checkpoint:
         where = "" if path is None else f" in {path.name}"
         return AnotherSweepError(
             f"checkpoint={str(self.directory)!r} holds another sweep{where}: its problem, grid or options "
-            "are not the same; give each sweep a directory of its own, or delete this one"
+            "are different; give each sweep a directory of its own, or delete this one"
         )
 
     def _path(self, chunk: int) -> Path:
@@ -97,7 +97,7 @@ class Checkpoint:
 
 
 def _read_label(path: Path) -> str | None:
-    """The fingerprint in sweep.json, or None if there is none that can be read."""
+    """The fingerprint in sweep.json, or None if there is none or it cannot be read."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
@@ -108,13 +108,13 @@ def _read_label(path: Path) -> str | None:
 def fingerprint(problem: Problem, *rest: object) -> str:
     """A digest of what a sweep computes: the functions as tensor operations, their data, and all options.
 
-    The functions are traced at x0, so that a change in them or in data they close over changes the digest,
-    and a change of name or of a comment does not. Their gradients are traced too: a custom autograd function
-    may define them at will.
+    The functions are traced at x0. So a change of what they compute, or of data they close over, changes the digest; a
+    change of a name or a comment does not. Their gradients are traced too, because a custom autograd function may
+    define its own.
 
     Args:
         problem: the problem.
-        rest: everything else that decides the result, with a `repr` that tells it apart.
+        rest: everything else that decides the result; different values must have different `repr`.
     """
     from nupi import __version__
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def check_run(steps: int, tol: float | None, history: Sequence[str], every: int) -> None:
-    """Refuse a budget, a tolerance or a wish for history that makes no sense, before any step."""
+    """Refuse invalid `steps`, `tol`, `history` or `every`, before any step."""
     for name, number in (("steps", steps), ("every", every)):
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
             raise ValueError(f"{name} must be a whole number, at least 1, but {number!r} came")
@@ -31,6 +31,6 @@ def check_run(steps: int, tol: float | None, history: Sequence[str], every: int)
 
 
 def check_switch(name: str, value: object) -> None:
-    """Refuse what Python would take for yes or no, and nobody meant so: the word "no", a 0."""
+    """Refuse any value but True and False, such as the string "no", which counts as true in Python."""
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, but {value!r} came")

@@ -1,4 +1,4 @@
-"""One chunk of a sweep, from the start to the last step: what it records, and who is let go on the way."""
+"""Run one chunk of a sweep: take all steps, record the history, and drop settings that diverge."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 RECORDABLE = ("objective", "violations", "multipliers", "x")
 
-_STRIDE = 200  # steps between two looks at who has diverged
-_RETIRE = 0.25  # the share of diverged settings from which it pays to go on without them
+_STRIDE = 200  # steps between two checks for diverged settings
+_RETIRE = 0.25  # if more than this share of the settings has diverged, it saves time to drop them
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What every chunk of a sweep has in common."""
+    """What all chunks of a sweep share: the problem, the primal optimizer, the options."""
 
     problem: Problem
     primal: tuple[TorchRule, dict[str, Any]]
@@ -41,16 +41,16 @@ class Plan:
 def run_chunk(
     plan: Plan, settings: Sequence[Setting], tick: Callable[[int], None], native: Native | None = None
 ) -> dict[str, torch.Tensor]:
-    """Run settings to the end; every tensor that comes back has the setting in its last dimension.
+    """Run all steps of the settings; the last dimension of every returned tensor is the setting.
 
-    A setting whose multipliers or point are no longer finite has diverged. Columns of a batch never meet, so
-    it does no harm, but it costs time: where many have diverged, the batch goes on without them.
+    A setting has diverged if its multipliers or its point are no longer finite. It cannot affect the others, because
+    each has its own column of the batch. But it costs time, so if many have diverged, they are dropped.
 
     Args:
         plan: the sweep.
-        settings: those of this chunk, in blocks.
+        settings: the settings of this chunk, in blocks.
         tick: called with the number of setting-steps done since the last call.
-        native: kernels to run the steps with, where they serve.
+        native: compiled kernels, used if they can run these steps.
     """
     problem, width = plan.problem, len(settings)
     program = Program(problem, settings, plan.primal, compiled=plan.compiled, native=native)
@@ -92,7 +92,7 @@ def _results(plan: Plan, width: int) -> dict[str, torch.Tensor]:
     records = len(range(0, plan.steps, plan.every))
     for record in plan.history:
         for suffix, shape in shapes[record].items():
-            # A setting that is let go leaves nan in the rest of its history.
+            # A setting that is dropped has nan in the rest of its history.
             results[f"history/{record}{suffix}"] = torch.full((records, *shape, width), torch.nan, **kind)
     return results
 
@@ -105,7 +105,7 @@ def _advance(
     results: dict[str, torch.Tensor],
     alive: torch.Tensor,
 ) -> None:
-    """Steps start .. stop - 1, observing those that are to be recorded."""
+    """Take steps start .. stop - 1, and record those that `history` and `every` ask for."""
     if not plan.history:
         program.advance(stop - start)
         return
@@ -122,7 +122,7 @@ def _advance(
 def _observe(
     plan: Plan, program: Program, step: int, results: dict[str, torch.Tensor], alive: torch.Tensor
 ) -> None:
-    """Take step number `step` and record what was asked for."""
+    """Take step number `step` and record its history."""
     seen: dict[str, torch.Tensor] = {}
     if "x" in plan.history:
         seen = {f"x/{name}": leaf.clone() for name, leaf in program.x.items()}
@@ -146,8 +146,8 @@ def _judge(
     problem = plan.problem
     leaves = {name: results[f"x/{name}"] for name in problem.start}
     value, residuals = kkt(problem, leaves, results["theta"], penalties(problem, settings))
-    # f may overflow, or leave its domain, while x and even its gradient stay finite. A violation cannot hide:
-    # it is in the feasibility or, times its multiplier, in the complementarity.
+    # f may overflow, or leave its domain, while x and even its gradient stay finite. A violation that is not finite
+    # shows in the feasibility or, times its multiplier, in the complementarity.
     finite = torch.isfinite(value) & torch.isfinite(residuals.worst) & torch.isfinite(results["theta"]).all(0)
     for leaf in leaves.values():
         finite &= torch.isfinite(leaf).reshape(-1, leaf.shape[-1]).all(0)
@@ -168,7 +168,7 @@ def _judge(
 def _out_of_reach(
     problem: Problem, leaves: dict[str, torch.Tensor], theta: torch.Tensor, samples: Samples
 ) -> torch.Tensor:
-    """Which settings seem infeasible, by what was seen of their runs and by the gradients where they ended."""
+    """Which settings seem infeasible, by samples of their runs and by the gradients at their last points."""
     stay = samples.stay_violated()
     columns = stay.nonzero().squeeze(-1)
     if not len(columns):

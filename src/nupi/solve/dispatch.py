@@ -1,8 +1,7 @@
-"""Who runs the chunks of a sweep: this process, or the workers of an executor.
+"""Run the chunks of a sweep in this process, or on the workers of an executor.
 
-Chunks go out as bytes and come back as bytes, so that any executor can carry them. What a chunk itself raises comes
-back and is raised here. What an executor raises instead of a result means that a worker was lost: its chunk is sent
-again.
+Chunks are sent and returned as bytes, so that any executor can carry them. An error inside a chunk is returned and
+raised here. An error of the executor itself means that a worker was lost; then its chunk is sent again.
 """
 
 from __future__ import annotations
@@ -26,22 +25,21 @@ if TYPE_CHECKING:
 
     from nupi.solve.program import Setting
 
-LOSSES = 3  # how often a chunk is sent again after the worker that had it was lost
-_TURN = (
-    Lock()
-)  # workers that are threads of one process take turns: a chunk uses all cores, and tracing is for one
-_POLL = 0.1  # seconds between two looks at jobs that cannot be waited for
+LOSSES = 3  # how often a chunk is sent again after its worker was lost
+# Workers that are threads of one process take turns: a chunk uses all cores, and only one can trace.
+_TURN = Lock()
+_POLL = 0.1  # seconds between two checks of jobs that have no way to wait for them
 
 
 class Executor(Protocol):
-    """What runs functions elsewhere: any `concurrent.futures.Executor`, or submitit's, whose jobs are much alike."""
+    """Runs functions elsewhere: any `concurrent.futures.Executor`, or one of submitit's, whose jobs are similar."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any) -> Any:
-        """Start a call; what comes back has `done()` and `result()`."""
+        """Start a call; returns a job with `done()` and `result()`."""
 
 
 class LostWorkerError(RuntimeError):
-    """An executor has lost the workers that had the same chunk, again and again."""
+    """The executor has lost the worker of the same chunk too often."""
 
 
 class Done(NamedTuple):
@@ -63,16 +61,16 @@ def run_here(
 
 
 def run_elsewhere(plan: Plan, jobs: dict[int, list[Setting]], executor: Executor) -> Iterator[Done]:
-    """Run chunks on an executor, in whatever order they are finished.
+    """Run chunks on an executor; yields each when it has finished.
 
     Args:
         plan: the sweep.
         jobs: the settings of each chunk by its number.
-        executor: with as many workers as it likes.
+        executor: an executor with any number of workers.
 
     Raises:
         TypeError: if the functions of the problem cannot be sent.
-        LostWorkerError: if a chunk has cost `LOSSES` more workers than the first.
+        LostWorkerError: if a chunk has lost its worker more than `LOSSES` times.
     """
     payload = pack(plan)
     packed = {number: pack(settings) for number, settings in jobs.items()}
@@ -87,7 +85,7 @@ def run_elsewhere(plan: Plan, jobs: dict[int, list[Setting]], executor: Executor
                 while todo:
                     waiting[todo[0]] = current.submit(run_remotely, payload, packed[todo[0]])
                     del todo[0]
-            except BrokenExecutor as error:  # it broke while it was being filled
+            except BrokenExecutor as error:  # it broke while chunks were being sent
                 lost: dict[int, BaseException] = dict.fromkeys([*waiting, *todo], error)
                 todo, waiting = [], {}
             else:
@@ -100,7 +98,7 @@ def run_elsewhere(plan: Plan, jobs: dict[int, list[Setting]], executor: Executor
                     else:
                         yield _unpack(number, found)
             if any(isinstance(error, BrokenExecutor) for error in lost.values()):
-                # A broken pool has lost all that it was given, and takes nothing more.
+                # A broken pool has lost all its chunks, and accepts no more.
                 lost |= dict.fromkeys(waiting, next(iter(lost.values())))
                 waiting = {}
                 if spare is not None:
@@ -117,13 +115,13 @@ def run_elsewhere(plan: Plan, jobs: dict[int, list[Setting]], executor: Executor
 
 
 def run_remotely(payload: bytes, settings: bytes) -> bytes:
-    """Run one chunk, in a worker: its results or the error that it raised, and who ran it, as bytes."""
+    """Run one chunk in a worker. Returns as bytes its results or its error, and the engine that ran it."""
     try:
         with _TURN:
             plan, native = _received(payload)
             chunk: list[Setting] = pickle.loads(settings)  # noqa: S301 - from the process that started the sweep
             before = torch.get_num_threads()
-            # The workers of a pool share a machine. One that was forked must not start torch's own threads, either.
+            # One thread: the workers of a pool share a machine, and a forked one must not start torch's own threads.
             torch.set_num_threads(native.workers)
             try:
                 done = next(run_here(plan, {0: chunk}, native, lambda _: None))
@@ -136,14 +134,14 @@ def run_remotely(payload: bytes, settings: bytes) -> bytes:
 
 @lru_cache(maxsize=2)
 def _received(payload: bytes) -> tuple[Plan, Native]:
-    """The plan, and kernels that its later chunks in this worker find compiled."""
+    """The plan and its kernels, which stay compiled for later chunks in this worker."""
     plan: Plan = pickle.loads(payload)  # noqa: S301 - from the process that started the sweep
     shared = multiprocessing.parent_process() is not None
     return plan, Native(1 if shared else torch.get_num_threads(), plan.steps, recorded=bool(plan.history))
 
 
 def pack(value: Any) -> bytes:
-    """A value as bytes: by cloudpickle if it is installed, which takes lambdas too."""
+    """Pickle a value, with cloudpickle if it is installed, which can also pickle lambdas."""
     try:
         import cloudpickle
     except ImportError:
@@ -178,7 +176,7 @@ def _unpack(number: int, found: bytes) -> Done:
 
 
 def _finished(waiting: dict[int, Any]) -> list[int]:
-    """Those that have ended, at least one; waits for it."""
+    """The numbers of the jobs that have ended; waits until there is at least one."""
     if all(isinstance(job, Future) for job in waiting.values()):
         wait(waiting.values(), return_when=FIRST_COMPLETED)
     while True:
@@ -189,7 +187,7 @@ def _finished(waiting: dict[int, Any]) -> list[int]:
 
 
 def _another(executor: Executor, lost: dict[int, BaseException]) -> ProcessPoolExecutor:
-    """A pool like one that broke: Python's own takes no more work after it has lost a worker."""
+    """A new pool like the broken one: Python's own accepts no more work after it has lost a worker."""
     if not isinstance(executor, ProcessPoolExecutor):
         raise LostWorkerError(
             f"the executor is broken, with {len(lost)} chunks to do; give sweep() a new one, and checkpoint= to "
@@ -202,10 +200,10 @@ def _another(executor: Executor, lost: dict[int, BaseException]) -> ProcessPoolE
 
 
 def _count(losses: dict[int, int], lost: dict[int, BaseException], executor: Executor) -> None:
-    """Count a loss for each chunk that may have caused it, and give up on one that has caused too many."""
+    """Count a loss for each chunk that may have caused it. Raise if one has caused too many."""
     broken = isinstance(executor, ProcessPoolExecutor)
     suspects: Sequence[int] = list(lost)
-    if broken:  # of all that a pool had, only those that its workers had begun can be the cause
+    if broken:  # only chunks that the pool's workers had begun can be the cause
         suspects = suspects[: getattr(executor, "_max_workers", 1) + 1]
     for number in suspects:
         losses[number] += 1

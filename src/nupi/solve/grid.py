@@ -14,9 +14,9 @@ Grid: TypeAlias = "Mapping[str, Iterable[Any]] | Sequence[Mapping[str, Iterable[
 
 
 def expand(grid: Grid) -> tuple[Axes, tuple[dict[str, Any], ...]]:
-    """The axes of a grid and its points, the last axis running fastest.
+    """The axes of a grid and its points; the last axis changes fastest.
 
-    A list of grids is their union. Its parts need not have the same axes, so its one axis is "setting".
+    A list of grids is their union. The grids may have different axes, so the union has one axis, "setting".
 
     >>> axes, points = expand({"ki": [0.1, 1.0], "kp": [0, 5]})
     >>> points[1]
@@ -73,7 +73,7 @@ def _number(name: object, value: Any) -> Any:
 
 
 def _identity(value: Any) -> object:
-    """Equal for values that make the same setting: 1 and 1.0 do, but True is no number here."""
+    """A key that is equal for values that make the same setting: 1 and 1.0 do, 1 and True do not."""
     try:
         hash(value)
     except TypeError:

@@ -21,9 +21,9 @@ def kkt_residuals(
 
     Args:
         problem: the problem.
-        gradient: of the Lagrangian in each leaf of x.
+        gradient: the gradient of the Lagrangian in each leaf of x.
         e: the errors, (multipliers, settings).
-        theta: the multipliers, likewise.
+        theta: the multipliers, (multipliers, settings).
     """
     stationarity = [part.reshape(-1, part.shape[-1]).abs().amax(0) for part in gradient]
     complementarity = [
@@ -33,12 +33,12 @@ def kkt_residuals(
 
 
 def infeasibility(problem: Problem, e: torch.Tensor) -> torch.Tensor:
-    """How far each constraint is from being met, (multipliers, settings)."""
+    """By how much each constraint is violated, (multipliers, settings)."""
     return torch.cat([group.constraint.infeasibility(e[rows]) for group, rows in _rows(problem)])
 
 
 def _rows(problem: Problem) -> Iterator[tuple[Group, slice]]:
-    """Each group, and where its errors stand."""
+    """Each group, and the slice of its errors."""
     start = 0
     for group in problem.groups:
         yield group, slice(start, start + group.size)

@@ -1,4 +1,4 @@
-"""Reading optimizers: what a factory such as `torch.optim.Adam`, or a partial of it, would do."""
+"""Find the rule and the options of the optimizer that a factory makes, such as `torch.optim.Adam` or its partial."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ DEFAULT_PRIMAL: Factory = partial(torch.optim.SGD, lr=1e-2, momentum=0.9)
 def read_dual(factory: Factory, options: Mapping[str, Any], label: str) -> tuple[type[Rule], dict[str, Any]]:
     """The rule and the options of the dual optimizer that `factory(params, **options)` makes.
 
-    The optimizer is really made, on a multiplier that is thrown away: its own checks judge the options.
+    The optimizer is made once, on a multiplier that is thrown away, so that its own checks check the options.
 
     Args:
         factory: an optimizer class, a `functools.partial` of one, or a function that returns one.
         options: keyword arguments of this setting.
-        label: what to call it in an error.
+        label: its name in an error.
     """
     group, made = _make(factory, options, label)
     if not group.get("maximize"):
@@ -44,10 +44,10 @@ def read_dual(factory: Factory, options: Mapping[str, Any], label: str) -> tuple
 
 
 class DualReader:
-    """`read_dual` for the many settings of a grid: it makes one optimizer for settings that have the same options.
+    """`read_dual` for the many settings of a grid. For nupi's own optimizers it makes only one.
 
-    The options of nupi's own optimizers are the entries of a param group as they stand, so that the checks of one
-    optimizer can judge the options of all. Other factories are called for every setting.
+    Their options are entries of the param group, so the checks of one optimizer can check the options of all settings.
+    Other factories are called for every setting.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class DualReader:
     def read(
         self, factory: Factory, options: Mapping[str, Any], label: str
     ) -> tuple[type[Rule], dict[str, Any]]:
-        """What `read_dual` returns."""
+        """The same result as `read_dual`."""
         key = (id(factory), *options)
         if key not in self._made:
             rule, group = read_dual(factory, options, label)
@@ -70,7 +70,7 @@ class DualReader:
             group = {**template, **options, "params": made.param_groups[0]["params"]}
             try:
                 made._check_group(group)
-            except (TypeError, ValueError):  # `read_dual` says it in full
+            except (TypeError, ValueError):  # `read_dual` below raises the full error
                 return read_dual(factory, options, label)
             del group["params"]
             if group["maximize"] is True:
@@ -91,7 +91,7 @@ def read_primal(factory: Factory) -> tuple[TorchRule, dict[str, Any]]:
 def make_optimizer(
     factory: Factory, params: Iterable[torch.Tensor], options: Mapping[str, Any], label: str
 ) -> torch.optim.Optimizer:
-    """`factory(params, **options)`, with errors that say whose it was."""
+    """Call `factory(params, **options)`; errors name the optimizer by `label`."""
     if not callable(factory):
         raise TypeError(
             f"{label} must be an optimizer class, or functools.partial of one with its options, "
@@ -109,8 +109,8 @@ def make_optimizer(
     closure = inspect.signature(type(made).step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise TypeError(
-            f"{label}: {type(made).__name__} evaluates its objective several times a step, which a loop that "
-            "moves multipliers and x in turn cannot offer; use SGD, Adam or another of torch's optimizers"
+            f"{label}: {type(made).__name__} evaluates its objective several times a step, but this loop moves "
+            "multipliers and x in turn; use SGD, Adam or another of torch's optimizers"
         )
     return made
 
@@ -127,12 +127,12 @@ def _make(
 def _rule(
     made: type[torch.optim.Optimizer], group: dict[str, Any], rule: type[Rule] | None, label: str
 ) -> type[Rule]:
-    """The rule, refused if there is none for this class or it does not have all that these options ask for."""
+    """The rule for this optimizer; raises if its class has none, or if the rule lacks one of its options."""
     if rule is None:
         known = ", ".join(each.__name__ for each in TORCH_RULES)
         ours = "" if label == "primal" else "the dual optimizers of nupi, and "
         raise TypeError(
-            f"{label}: a sweep knows {ours}{known}, but not {made.__name__}; `minimize` takes any optimizer"
+            f"{label}: a sweep supports {ours}{known}, but not {made.__name__}; `minimize` takes any optimizer"
         )
     for name, only in rule.refused.items():
         if group[name] != only:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Step(NamedTuple):
-    """What a callback gets at step t: x_t, the values there, and the multipliers after the step."""
+    """The argument of a callback at step t: x_t, f and the violations there, and the multipliers after the step."""
 
     step: int
     x: Point
@@ -70,7 +70,7 @@ def minimize(
         equality: x to h(x), a tensor of any shape that must be 0; or a dict of such functions by name.
         constraints: constraints of any kind with their functions of x, by name, as in
             {"gap": (nupi.Band(3, tolerance=0.1), gap)}.
-        ki: the integral gain of the nuPI controller that moves the multipliers: its step size.
+        ki: the integral gain of the nuPI controller that moves the multipliers: the step size.
         kp: its proportional gain; raise it until the multipliers stop oscillating.
         nu: its smoothing; 0 is best here, because violations are exact.
         dual: another dual optimizer in place of ki, kp and nu: a class or `functools.partial` of one, such
@@ -157,7 +157,7 @@ class _Loop:
                 given = Inequality(tuple(given.shape), init=given.init, restart=True, upper=given.upper)
             groups[group.name] = given
         self.lagrangian = Lagrangian(groups, penalty=penalty).to(problem.device, problem.dtype)
-        # The more there is to record, the less often: looking on must not cost what solving does.
+        # With more to record, record less often: it must not take as long as solving.
         self.monitor = Monitor(self.lagrangian, every=1 + problem.size // 1000, warn=False)
         self.samples = Samples(1, steps, problem.device)
         self.primal = make_optimizer(primal, self.x.values(), {}, "primal")
@@ -188,7 +188,7 @@ class _Loop:
         return Step(step, shown, value.detach(), detached, self._multipliers(), residuals)
 
     def solution(self, status: Status, steps: int, history: History) -> Solution:
-        """The point as it is now."""
+        """The solution at the present point."""
         leaves = {name: leaf.detach() for name, leaf in self.x.items()}
         value, violations = self.problem.evaluate(self.x)
         multipliers = {name: multiplier.clone() for name, multiplier in self._multipliers().items()}
@@ -213,7 +213,7 @@ class _Loop:
         )
 
     def look(self, seen: Step) -> None:
-        """Note how far the constraints are from being met, and the multipliers."""
+        """Record the violations and the multipliers."""
         parts = [g.constraint.infeasibility(seen.violations[g.name]) for g in self.problem.groups]
         self.samples.add(torch.cat([part.reshape(-1, 1) for part in parts]), self.theta())
 
@@ -222,7 +222,7 @@ class _Loop:
         return torch.cat([multiplier.reshape(-1, 1) for multiplier in self._multipliers().values()])
 
     def _out_of_reach(self, violations: dict[str, torch.Tensor]) -> bool:
-        """Whether the constraints seem infeasible, by what was seen of the run and by their gradients now."""
+        """Whether the constraints seem infeasible, by samples of the run and by their gradients now."""
         if not bool(self.samples.stay_violated()):
             return False
         start = {name: leaf.clone().requires_grad_() for name, leaf in self.problem.start.items()}
@@ -230,7 +230,7 @@ class _Loop:
         return bool(small_or_opposed(pulls, self.theta()))
 
     def _pull(self, x: dict[str, torch.Tensor], violations: dict[str, torch.Tensor]) -> Pull:
-        """What weights of the constraints do to x, by their gradients."""
+        """The function that maps weights of the constraints to J' weights, the gradient in x."""
         groups, leaves = self.problem.groups, list(x.values())
         e = torch.cat([group.constraint.errors(violations[group.name]).reshape(-1, 1) for group in groups])
 
@@ -242,11 +242,11 @@ class _Loop:
         return pull
 
     def _multipliers(self) -> dict[str, torch.Tensor]:
-        """By name, in the order of the problem, which need not be the Lagrangian's."""
+        """The multipliers by name, in the order of the problem, which the Lagrangian may not have."""
         return {group.name: self.lagrangian.multipliers[group.name] for group in self.problem.groups}
 
     def _differentiate(self, value: torch.Tensor, violations: dict[str, torch.Tensor]) -> Residuals:
-        """Leave the gradient of the Lagrangian in x, where the primal optimizer finds it; the KKT residuals."""
+        """Set the gradient of the Lagrangian in x, for the primal optimizer; return the KKT residuals."""
         self.primal.zero_grad()
         self.lagrangian(value, violations).backward()
         multipliers, groups = self._multipliers(), self.problem.groups
@@ -272,7 +272,7 @@ def _dual_factory(ki: float | None, kp: float, nu: float, dual: Factory | None) 
 
 
 def _known_to_self_tuned(factory: Factory, primal: torch.optim.Optimizer, steps: int) -> dict[str, Any]:
-    """What a run tells a `SelfTuned` that was not told it: a quarter of its steps, and the optimizer of x."""
+    """Arguments for a `SelfTuned` that lacks them: `steps`, a quarter of the run, and `primal`, the optimizer of x."""
     kind, given = (factory.func, factory.keywords) if isinstance(factory, partial) else (factory, {})
     if not (isinstance(kind, type) and issubclass(kind, SelfTuned)):
         return {}

@@ -1,4 +1,4 @@
-"""A constrained problem given as plain functions of one point, checked before anything is run."""
+"""A constrained problem, given as functions of one point and checked before the first step."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ONLY = "x"  # the name of a point that is a single tensor
 
 @dataclass(frozen=True)
 class Group:
-    """Constraints that one function returns, and the kind they are of."""
+    """The constraints that one function returns, and their kind."""
 
     name: str
     constraint: Constraint
@@ -31,17 +31,17 @@ class Group:
 
     @property
     def label(self) -> str:
-        """What errors call it."""
+        """The group's name in errors."""
         return f"{self.constraint.kind.split()[-1]} {self.name!r}"
 
     @property
     def size(self) -> int:
-        """How many multipliers the group has."""
+        """The number of multipliers of the group."""
         return self.constraint.multiplier_shape.numel()
 
 
 class Segment(NamedTuple):
-    """Neighbouring multipliers that have the same bounds."""
+    """Consecutive multipliers with the same bounds."""
 
     bounds: Bounds | None
     start: int
@@ -49,7 +49,7 @@ class Segment(NamedTuple):
 
 
 class Problem:
-    """minimize f(x) subject to constraints, from the starting point x0.
+    """The problem: minimize f(x) subject to constraints, from the starting point x0.
 
     Inside, a point is always a dict of tensors, and the errors of all groups are one flat vector.
 
@@ -112,7 +112,7 @@ class Problem:
         self.size = sum(group.size for group in self.groups)
 
     def segments(self, *, restart: bool) -> list[Segment]:
-        """The multipliers by their bounds; `restart` is asked of the inequalities in addition to their own."""
+        """The multipliers in segments of equal bounds. `restart` adds restarts to all inequalities."""
         found: list[Segment] = []
         start = 0
         for group in self.groups:
@@ -127,7 +127,7 @@ class Problem:
         return found
 
     def multipliers(self) -> torch.Tensor:
-        """Where the multipliers start, as one flat vector."""
+        """The starting values of the multipliers, as one flat vector."""
         starts = [
             group.constraint.init.to(self.device, self.dtype)
             .expand(group.constraint.multiplier_shape)
@@ -139,12 +139,12 @@ class Problem:
     def weights(
         self, theta: torch.Tensor, e: torch.Tensor, penalty: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """What the gradients of the errors are multiplied by: theta, or with penalties more; all (size, settings).
+        """The weights of the errors' gradients: theta, plus a term with a penalty. All are (size, settings).
 
         Args:
             theta: the multipliers.
             e: the errors.
-            penalty: one for each multiplier and setting, 0 where there is none; None means none at all.
+            penalty: the penalty of each multiplier and setting, 0 for none; None if no setting has any.
         """
         if penalty is None:
             return theta
@@ -153,7 +153,7 @@ class Problem:
         return torch.cat([group.constraint.weights(*each) for group, *each in parts])
 
     def point(self, leaves: dict[str, torch.Tensor]) -> Point:
-        """What the user's functions see: the tensor itself if x0 was one, else the dict."""
+        """The argument of the user's functions: the tensor if x0 was one, else the dict."""
         return leaves[ONLY] if self.single else leaves
 
     def value(self, leaves: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -163,12 +163,12 @@ class Problem:
     def violations(self, leaves: dict[str, torch.Tensor]) -> torch.Tensor:
         """The errors of all groups, as one flat vector."""
         parts = [group.constraint.errors(group.function(self.point(leaves))) for group in self.groups]
-        # A reshape that changes nothing would be replayed at every step of a sweep.
+        # A reshape that changes nothing would cost time at every step of a sweep.
         flat = [part if part.dim() == 1 else part.reshape(-1) for part in parts]
         return flat[0] if len(flat) == 1 else torch.cat(flat)
 
     def evaluate(self, leaves: dict[str, torch.Tensor]) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """f(x) and c(x) by name, refusing what a function did not return at x0: a number, another shape."""
+        """f(x) and c(x) by name. Refuses a result that is not a tensor, or not of the same shape as at x0."""
         value = self.value(leaves)
         _check_same("objective", value, torch.Size(()))
         violations = {group.name: group.function(self.point(leaves)) for group in self.groups}
@@ -219,7 +219,7 @@ def _checked_start(x0: Point) -> dict[str, torch.Tensor]:
 def _listed(
     inequality: Constraints, equality: Constraints, constraints: Kinds
 ) -> list[tuple[str, str, Function, Constraint | None]]:
-    """All that was asked for: the word for it, its name, its function, and its constraint if that was given."""
+    """Every constraint given: its kind in words, its name, its function, and its `Constraint` if that was given."""
     listed: list[tuple[str, str, Function, Constraint | None]] = []
     for kind, functions in (("inequality", inequality), ("equality", equality)):
         if functions is None:

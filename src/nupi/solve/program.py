@@ -1,11 +1,11 @@
 """A batch of runs as one program: the step is traced once, and then run as compiled C or replayed by torch.
 
-The last dimension of every tensor is the setting. Settings that share a dual rule are neighbours and form a
-block. One step (`take_step`) moves all settings at once.
+The last dimension of every tensor is the setting. Consecutive settings that share a dual rule form a block. One step
+(`take_step`) moves all settings at once.
 
-The user's functions know one point only: `vmap` makes them batched and `vjp` differentiates them. Both cost
-more than the arithmetic of a small problem when they are interpreted at every step, so the whole step is
-traced through them into a flat list of tensor operations: of one setting, for `nupi.solve.native`, or of the batch.
+The user's functions take one point: `vmap` batches them and `vjp` differentiates them. Interpreting both at every step
+would cost more than the arithmetic of a small problem. So the whole step is traced once into a flat list of tensor
+operations, of one setting for `nupi.solve.native`, or of the batch.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Setting:
-    """One run of a batch: its dual rule, the options of that rule, and what else differs between runs.
+    """One run of a batch: its dual rule, and the options that differ between runs.
 
     Args:
         rule: the dual rule.
-        options: of the rule.
+        options: the options of the rule.
         restart: whether it restarts multipliers.
-        penalty: of the augmented Lagrangian, by constraint name.
+        penalty: the penalty of the augmented Lagrangian, by constraint name.
     """
 
     rule: type[Rule]
@@ -48,7 +48,7 @@ class Setting:
 
     @cached_property
     def key(self) -> tuple[object, ...]:
-        """Settings of equal key can share a block."""
+        """Settings with equal keys can share a block."""
         return (self.rule.__name__, *self.rule.kind(self.options), self.restart)
 
     @cached_property
@@ -57,7 +57,7 @@ class Setting:
         return repr(self.key)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The class of a rule may have been made for this sweep, so that a worker has to make it too.
+        # The class of a rule may be made at run time, so a worker has to make it too.
         if issubclass(self.rule, DualRule):
             return _received, (self.rule.optimizer, self.options, self.restart, self.penalty)
         return Setting, (self.rule, self.options, self.restart, self.penalty)
@@ -75,14 +75,14 @@ def _received(
 
 
 class Program:
-    """A batch of settings at work on one problem.
+    """A batch of settings that solve one problem.
 
     Args:
         problem: the problem.
-        settings: the runs, neighbours of equal key next to each other.
+        settings: the runs; those with equal keys must be consecutive.
         primal: the rule that moves x, and its options.
-        compiled: hand the traced step to `torch.compile`.
-        native: kernels to run the steps with, where they serve.
+        compiled: pass the traced step to `torch.compile`.
+        native: compiled kernels, used if they can run these steps.
     """
 
     def __init__(
@@ -123,13 +123,13 @@ class Program:
 
     @torch.no_grad()
     def first(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Take the first step, which has an initial condition to set; f(x_0) and c(x_0) come back."""
+        """Take the first step, which sets the initial condition; returns f(x_0) and c(x_0)."""
         value, e = self._step(self.tensors, first=True, seen=True)
         return value, e
 
     @torch.no_grad()
     def advance(self, count: int) -> None:
-        """Take some later steps."""
+        """Take `count` later steps."""
         if self._native is not None:
             self._native.advance(self.problem, self.blocks, self.primal[0], self.tensors, count)
             return
@@ -139,21 +139,21 @@ class Program:
 
     @torch.no_grad()
     def observe(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Take one later step; f(x_t) and c(x_t), as they were before it, come back."""
+        """Take one later step; returns f(x_t) and c(x_t), the values before it."""
         if self._native is not None:
             return self._native.observe(self.problem, self.blocks, self.primal[0], self.tensors)
         value, e = self._replay(seen=True)(*self.tensors.values())
         return value, e
 
     def finite(self) -> torch.Tensor:
-        """Which settings have not run away: a mask over the columns."""
+        """Which settings are still finite: a mask over the columns."""
         alive = torch.isfinite(self.theta).all(0)
         for leaf in self.x.values():
             alive &= torch.isfinite(leaf).reshape(-1, self.width).all(0)
         return alive
 
     def keep(self, columns: torch.Tensor) -> None:
-        """Go on with these settings only."""
+        """Keep only these settings."""
         spans = {block.name: block for block in self.blocks}
         self.settings = [self.settings[i] for i in columns.tolist()]
         self.blocks = _blocks(self.settings)
@@ -162,7 +162,7 @@ class Program:
         for name, tensor in self.tensors.items():
             owner, local = _owner(name), columns
             if owner in spans:
-                if owner not in live:  # a block that lost all its settings takes its tensors along
+                if owner not in live:  # drop the tensors of a block without settings
                     continue
                 start, stop = spans[owner].start, spans[owner].stop
                 local = columns[(columns >= start) & (columns < stop)] - start
@@ -197,7 +197,7 @@ class Program:
                     tensors[f"{block.name}/state {number}/{power}"] = torch.full((columns,), start, **kind)
 
     def _begin(self) -> None:
-        """Forget traces of another width, and make the cotangent of f, which is a constant to a trace."""
+        """Drop traces of another width, and make the cotangent of f, which is a constant in a trace."""
         self._replays: dict[bool, Callable[..., list[torch.Tensor]]] = {}
         self._one = torch.ones(self.width, dtype=self.problem.dtype, device=self.problem.device)
 
@@ -205,14 +205,14 @@ class Program:
         return self.problem.segments(restart=block.restart)
 
     def _replay(self, *, seen: bool) -> Callable[..., list[torch.Tensor]]:
-        """The traced step, as a function of the tensors in order; `seen` says whether it returns f and c."""
+        """The traced step, as a function of the tensors in order. With `seen` it returns f and c."""
         if seen not in self._replays:
             names = list(self.tensors)
 
             def step(*flat: torch.Tensor) -> list[torch.Tensor]:
                 return self._step(dict(zip(names, flat, strict=True)), first=False, seen=seen)
 
-            # Tracing runs the step, so it is given copies to move.
+            # Tracing runs the step, so it gets copies.
             with tracing():
                 traced = make_fx(step)(*(tensor.clone() for tensor in self.tensors.values()))
             traced.graph.eliminate_dead_code()
@@ -234,7 +234,7 @@ class Program:
 
 
 def penalties(problem: Problem, settings: Sequence[Setting]) -> torch.Tensor | None:
-    """The penalty of each multiplier in each setting, 0 where there is none; None if no setting has any."""
+    """The penalty of each multiplier in each setting, 0 for none; None if no setting has any."""
     if not any(setting.penalty for setting in settings):
         return None
     kind: dict[str, Any] = {"dtype": problem.dtype, "device": problem.device}
@@ -273,13 +273,13 @@ def kkt(
 
 @torch.no_grad()
 def violated_by(problem: Problem, leaves: Leaves) -> torch.Tensor:
-    """How far each constraint is from being met at each point of a batch, (multipliers, settings)."""
+    """By how much each constraint is violated at each point of a batch, (multipliers, settings)."""
     e = torch.vmap(problem.violations, in_dims=-1, out_dims=-1)(leaves)
     return infeasibility(problem, e)
 
 
 def check_batched(problem: Problem) -> None:
-    """Refuse functions that `vmap` cannot batch, with its reason, and those that are not functions of x."""
+    """Refuse functions that `vmap` cannot batch, and functions of more than x."""
     _check_repeatable(problem)
     pair = {name: torch.stack([leaf, leaf], dim=-1) for name, leaf in problem.start.items()}
     try:
@@ -293,21 +293,21 @@ def check_batched(problem: Problem) -> None:
 
 @torch.no_grad()
 def _check_repeatable(problem: Problem) -> None:
-    """Refuse what is random or counts its calls: a trace would keep the one value it saw for all steps."""
+    """Refuse functions that are random or count their calls: a trace would use one value for all steps."""
     (first, before), (second, after) = problem.evaluate(problem.start), problem.evaluate(problem.start)
-    rounding = 1e3 * torch.finfo(problem.dtype).eps  # some devices add in an order of their own
+    rounding = 1e3 * torch.finfo(problem.dtype).eps  # some devices do not always add in the same order
     seen = [("the objective", first, second)]
     seen += [(g.label, before[g.name], after[g.name]) for g in problem.groups]
     for label, one, other in seen:
         if not torch.allclose(one, other, rtol=rounding, atol=0.0):
             raise ValueError(
-                f"{label} gave two values at x0, so it depends on more than x (randomness, a counter), which "
-                "a sweep, traced once, would freeze; make it a function of x, or use `nupi.minimize`"
+                f"{label} gave two values at x0, so it depends on more than x (randomness, a counter). A sweep traces "
+                "it once and would freeze that; make it a function of x, or use `nupi.minimize`"
             )
 
 
 def _blocks(settings: Sequence[Setting]) -> list[Block]:
-    """Neighbours of equal key, as blocks, each named after its key: the name outlives `keep`."""
+    """Blocks of consecutive settings with equal keys, each named after its key. `keep` does not change the name."""
     blocks: list[Block] = []
     start = 0
     for stop in range(1, len(settings) + 1):
@@ -321,5 +321,5 @@ def _blocks(settings: Sequence[Setting]) -> list[Block]:
 
 
 def _owner(name: str) -> str:
-    """The block that a tensor belongs to, or "" if it is every setting's."""
+    """The block that a tensor belongs to, or "" if all settings share it."""
     return name.split("/")[0] if name.startswith("dual ") else ""

@@ -1,4 +1,4 @@
-"""How far a long computation is: a bar on a terminal, a line a minute in a log; on stderr, with torch alone.
+"""Show the progress of a long computation on stderr: a bar on a terminal, one line a minute in a log.
 
 `reporter` is for functions that count themselves, such as `nupi.sweep`; `track` is for loops.
 """
@@ -18,13 +18,13 @@ T = TypeVar("T")
 Progress: TypeAlias = "Callable[[int, int], None] | bool | None"
 
 PATIENCE = 1.0  # seconds before a bar is drawn
-HEARTBEAT = 60.0  # seconds between lines where there is no terminal to draw on
+HEARTBEAT = 60.0  # seconds between lines if stderr is not a terminal
 _WIDTH = 30
 _ERASE = "\r\x1b[K"
 
 
 def reporter(progress: Progress) -> Callable[[int, int], None]:
-    """What to call with (done, total): the user's own function, a bar on a terminal, or nothing.
+    """The function to call with (done, total): the user's own, one that draws a bar, or one that does nothing.
 
     Args:
         progress: a function; True for a bar; False for none; None for a bar if stderr is a terminal.
@@ -41,12 +41,12 @@ def reporter(progress: Progress) -> Callable[[int, int], None]:
 
 
 class Counter:
-    """Setting-steps that are done: those of finished chunks, and those of the one that is running.
+    """Counts the setting-steps done: those of finished chunks, and those of the running chunk.
 
     Args:
         report: called with (done, total).
-        total: how many there are.
-        done: how many were done before.
+        total: the number of all setting-steps.
+        done: the number already done.
     """
 
     def __init__(self, report: Callable[[int, int], None], total: int, done: int) -> None:
@@ -56,22 +56,22 @@ class Counter:
             report(done, total)
 
     def tick(self, count: int) -> None:
-        """So many more of the chunk that is running."""
+        """Add `count` setting-steps of the running chunk."""
         self._running += count
         self._report(self._done + self._running, self._total)
 
     def finish(self, count: int) -> None:
-        """A chunk of so many is finished."""
+        """Note that a chunk of `count` setting-steps is finished."""
         self._done += count
         self._running = 0
         self._report(self._done, self._total)
 
 
 class Bar:
-    """A bar that appears after a second and redraws itself ten times a second at most.
+    """A bar that appears after a second and is redrawn at most ten times a second.
 
     Args:
-        label: what the reader is waiting for.
+        label: the name of the computation.
         stream: where to draw; stderr unless given.
         patience: seconds before it appears.
     """
@@ -94,14 +94,14 @@ class Bar:
             self._write(f"\r{self._label} {gauge} {left:5.0f} s left{chr(10) if last else ''}")
 
     def count(self, done: int, total: int | None) -> None:
-        """Draw the bar, or the count alone where the total is not known; never ends the line."""
+        """Draw the bar, or only the count if the total is not known. Does not end the line."""
         if total and done < total:
             self(done, total)
         elif self._due(always=False):
             self._write(f"\r{self._label}: {done}{f' of {total}' if total else ''}")
 
     def erase(self) -> None:
-        """Take the bar away, if it was drawn."""
+        """Erase the bar, if it was drawn."""
         if self._drawn is not None:
             self._write(_ERASE)
 
@@ -131,14 +131,14 @@ def track(
     patience: float = PATIENCE,
     heartbeat: float = HEARTBEAT,
 ) -> Iterator[T]:
-    """Iterate, with a bar if it takes longer than a second; in a log, a line a minute. May be nested.
+    """Iterate and show the progress: a bar after a second, or in a log one line a minute. May be nested.
 
     Args:
         iterable: what to iterate over.
-        label: what the reader is waiting for.
-        total: how many items there are, if the iterable does not know.
+        label: the name of the computation.
+        total: the number of items, if the iterable has no length.
         stream: where to write; stderr unless given.
-        terminal: whether that is a terminal; found out unless given.
+        terminal: whether the stream is a terminal; by default it is asked.
         patience: seconds before a bar is drawn.
         heartbeat: seconds between two lines of a log.
     """
@@ -158,7 +158,7 @@ def track(
 
 
 def _with_bar(iterable: Iterable[T], bar: Bar, total: int | None, patience: float) -> Iterator[T]:
-    """Iterate and draw. A timer draws first: the first item may be the long one."""
+    """Iterate and draw the bar. A timer draws it the first time, because the first item may be the long one."""
     lock = threading.Lock()
     done, over = 0, False
 

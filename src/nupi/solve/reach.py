@@ -1,4 +1,4 @@
-"""Whether constraints seem out of reach: they stay violated while multipliers grow, and no gradient leads further."""
+"""Find out whether constraints seem infeasible: violated while multipliers grow, with gradients that cannot help."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
     Pull: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 
-SAMPLES = 40  # of a run, evenly spaced
-_FEWEST = 16  # that say anything
-_MOST = 0.5  # of the largest violation: what one constraint must be violated by all the time
+SAMPLES = 40  # samples of a run, evenly spaced
+_FEWEST = 16  # with fewer samples, no run is called infeasible
+_MOST = 0.5  # one constraint must always be violated by this share of the largest violation
 _SIGNS, _HALF = 8, 0.5
 
 
@@ -29,9 +29,9 @@ class Samples:
     """The largest violation and the sum of all multipliers, at some steps of a batch of runs.
 
     Args:
-        width: how many runs.
-        steps: how many steps they take.
-        device: where they run.
+        width: the number of runs.
+        steps: the number of their steps.
+        device: the device of the runs.
     """
 
     def __init__(self, width: int, steps: int, device: torch.device) -> None:
@@ -39,13 +39,13 @@ class Samples:
         self._none = torch.zeros(width, dtype=torch.bool, device=device)
         self._violation: list[torch.Tensor] = []
         self._multiplier: list[torch.Tensor] = []
-        self._least: torch.Tensor | None = None  # of each violation, in the later half
+        self._least: torch.Tensor | None = None  # the smallest value of each violation in the second half
 
     def add(self, violations: torch.Tensor, theta: torch.Tensor, alive: torch.Tensor | None = None) -> None:
-        """Note a step.
+        """Add a sample.
 
         Args:
-            violations: how far each constraint is from being met, (constraints, runs).
+            violations: by how much each constraint is violated, (constraints, runs).
             theta: the multipliers, (multipliers, runs).
             alive: which runs these are, if not all.
         """
@@ -60,9 +60,9 @@ class Samples:
             self._least = violations if self._least is None else torch.minimum(self._least, violations)
 
     def stay_violated(self) -> torch.Tensor:
-        """Which runs have constraints that do not answer to multipliers that grow and grow.
+        """Which runs have constraints that stay violated although their multipliers keep growing.
 
-        One constraint must be violated all the time: where two take turns, the run swings.
+        One constraint must be violated all the time: if two are violated in turn, the run oscillates.
         """
         if len(self._violation) < _FEWEST or self._least is None:
             return self._none
@@ -74,12 +74,12 @@ class Samples:
 def small_or_opposed(pulls: Sequence[Pull], theta: torch.Tensor) -> torch.Tensor:
     """Which runs have constraints whose gradients have become small, or oppose each other.
 
-    The push of all constraints together, |J' theta|, is less than half of what it would be if their gradients were as
-    large as at the start and orthogonal to each other: the root of the sum of theta_i^2 |J_i|^2. That sum is the mean
-    of |J' (theta s)|^2 over random signs s; a few of them do.
+    The test: |J' theta|, the gradient of all constraints together, is less than half of what it would be if their
+    gradients J_i were as large as at the start and orthogonal, the root of the sum of theta_i^2 |J_i|^2. That sum is
+    the mean of |J' (theta s)|^2 over random signs s; a few samples are enough.
 
     Args:
-        pulls: weights of the constraints to J' weights, (parameters, runs); where the runs ended, and at their start.
+        pulls: functions from weights of the constraints to J' weights, (parameters, runs): at the end and the start.
         theta: the multipliers, (multipliers, runs).
     """
     random = torch.Generator().manual_seed(0)

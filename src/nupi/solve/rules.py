@@ -1,8 +1,8 @@
-"""Optimizers as batched rules: their own updates, with a gain per setting in the last dimension.
+"""Optimizers as batched rules: their own updates, with one gain per setting in the last dimension.
 
-In a batch of S settings the multipliers are a matrix (constraints, S) and a gain is a vector (S): every update
-broadcasts the one against the other. Any `DualOptimizer` is a rule as it stands (`DualRule`). Torch's SGD and Adam have
-no update to call, and are written out here, for the multipliers and for x.
+In a batch of S settings the multipliers are a matrix (constraints, S) and a gain is a vector (S); the updates broadcast
+them. Any `DualOptimizer` can be a rule (`DualRule`). Torch's SGD and Adam have no update function to call, so they are
+written out here, for the multipliers and for x.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ State: TypeAlias = "dict[str, torch.Tensor]"
 
 
 class Rule(ABC):
-    """How a block of settings moves.
+    """How the multipliers, or x, of a block of settings move in a step.
 
     Args:
         options: the optimizer's options, one dict per setting of the block, in the order of its columns.
     """
 
     refused: ClassVar[Mapping[str, object]] = {}
-    """Options that a sweep takes at one value only."""
+    """Options for which a sweep supports only one value."""
 
     def __init__(self, options: Sequence[dict[str, Any]]) -> None:
         self.options = options
 
     @classmethod
     def kind(cls, options: dict[str, Any]) -> tuple[object, ...]:  # noqa: ARG003 - for subclasses
-        """Settings of equal kind may stand in one block."""
+        """Settings of equal kind may share a block."""
         return ()
 
     @abstractmethod
     def slots(self, bounds: Bounds | None) -> tuple[str, ...]:
-        """The names of the state tensors, each shaped like what moves."""
+        """The names of the state tensors, each of the shape of what moves."""
 
     @abstractmethod
     def gains(self) -> dict[str, list[float]]:
-        """The numbers of each setting, with `lr` multiplied in where it scales others."""
+        """The gains of each setting, already multiplied by `lr` where it scales them."""
 
     def powers(self) -> dict[str, float]:
-        """State that is one number per setting, with the value it starts from."""
+        """State with one number per setting, and its starting value."""
         return {}
 
     @abstractmethod
@@ -65,11 +65,11 @@ class Rule(ABC):
         *,
         first: bool,
     ) -> None:
-        """Move multipliers by one step and project them, in place, without a look at a value."""
+        """Move multipliers by one step and project them, in place. No branch depends on a value."""
 
 
 class DualRule(Rule):
-    """Any dual optimizer of nupi, or of a user: its update serves a batch as it is."""
+    """The rule of any dual optimizer of nupi or of a user; its update also works on a batch."""
 
     optimizer: ClassVar[type[DualOptimizer]]
 
@@ -80,16 +80,16 @@ class DualRule(Rule):
 
     @classmethod
     def kind(cls, options: dict[str, Any]) -> tuple[object, ...]:
-        """What must be equal for settings to share a block: all that is no number."""
+        """The options that settings of a block must share: all that are not numbers."""
         ignored = (*cls.optimizer.gain_names, "maximize", "foreach")
         return tuple(value for name, value in sorted(options.items()) if name not in ignored)
 
     def slots(self, bounds: Bounds | None) -> tuple[str, ...]:
-        """The optimizer's own."""
+        """The state tensors of the optimizer."""
         return self.optimizer.slots(self.options[0], bounds)
 
     def gains(self) -> dict[str, list[float]]:
-        """The optimizer's own, for each setting."""
+        """The gains of the optimizer, for each setting."""
         each = [self.optimizer.scaled_gains(options) for options in self.options]
         return {name: [float(gains[name]) for gains in each] for name in each[0]}
 
@@ -103,7 +103,7 @@ class DualRule(Rule):
         *,
         first: bool,
     ) -> None:
-        """The optimizer's own step."""
+        """Take the optimizer's own step."""
         self.optimizer.move(theta, {**state}, e, gains, self.options[0], bounds, first=first)
 
 
@@ -120,7 +120,7 @@ class TorchRule(Rule):
         *,
         first: bool,  # noqa: ARG002 - its first step is like any other
     ) -> None:
-        """Ascend, and project."""
+        """Take a step of ascent and project."""
         self.step_(theta, e, gains, state, sign=1.0)
         if bounds is not None:
             bounds.project_(theta, e)
@@ -129,7 +129,7 @@ class TorchRule(Rule):
     def step_(
         self, theta: torch.Tensor, gradient: torch.Tensor, gains: Gains, state: State, *, sign: float
     ) -> None:
-        """One step of descent or ascent, by its `sign`."""
+        """Take one step of descent (`sign` -1) or ascent (1)."""
 
 
 class SGDRule(TorchRule):
@@ -208,11 +208,11 @@ TORCH_RULES: dict[type[torch.optim.Optimizer], type[TorchRule]] = {
 }
 
 
-_MADE: dict[type[DualOptimizer], type[DualRule]] = {}  # a sweep asks for every setting
+_MADE: dict[type[DualOptimizer], type[DualRule]] = {}  # made once, because a sweep asks for every setting
 
 
 def rule_of(optimizer: type[torch.optim.Optimizer]) -> type[Rule] | None:
-    """The rule of an optimizer class, if a sweep can batch it."""
+    """The rule of an optimizer class, or None if a sweep cannot batch it."""
     if issubclass(optimizer, DualOptimizer):
         if optimizer not in _MADE:
             _MADE[optimizer] = DualRule.of(optimizer)

@@ -1,4 +1,4 @@
-"""What a solver returns: the point, the multipliers, how good they are, and why it stopped."""
+"""The result of a solver: the point, the multipliers, the KKT residuals, and why it stopped."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Status(enum.IntEnum):
     BUDGET_SPENT = 1
     DIVERGED = 2
     INFEASIBLE = 3
-    """The budget is spent, the constraints stay violated while the multipliers grow, and no gradient leads further."""
+    """All steps are done, the constraints stay violated while the multipliers grow, and gradients cannot help."""
 
     def __str__(self) -> str:
         return self.name.lower().replace("_", " ")
@@ -43,7 +43,7 @@ class Status(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Residuals:
-    """How far a pair (x, multipliers) is from the KKT conditions, each the largest absolute entry.
+    """The residuals of the KKT conditions at (x, multipliers), each the largest absolute entry.
 
     stationarity     grad f(x) + Jc(x)^T lambda + Jh(x)^T mu
     feasibility      max(0, c(x)) and h(x)
@@ -237,19 +237,19 @@ class Solution:
 
 
 def _tensor(value: int | torch.Tensor) -> torch.Tensor:
-    """A number as a tensor; unlike `as_tensor`, this does not move a tensor to the default device."""
+    """A number as a tensor. Unlike `as_tensor`, this does not move a tensor to the default device."""
     return value if isinstance(value, torch.Tensor) else torch.tensor(value, device="cpu")
 
 
 def _same(known: object, value: object) -> bool:
-    """Equal, or floats that differ by rounding only: a user writes 0.1 for what logspace made."""
+    """Whether two values are equal, or floats that differ only by rounding, such as 0.1 and a value of logspace."""
     if isinstance(known, float) and isinstance(value, (int, float)):
         return math.isclose(known, value, rel_tol=1e-6, abs_tol=1e-300)
     return known == value
 
 
 def _gap(known: object, value: object) -> float:
-    """How far two values that are the same are apart: 0 unless they are numbers."""
+    """The distance of two values that count as the same; 0 unless they are numbers."""
     if isinstance(known, (int, float)) and isinstance(value, (int, float)):
         return abs(known - value)
     return 0.0

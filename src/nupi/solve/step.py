@@ -27,9 +27,9 @@ Evaluate: TypeAlias = "Callable[[Problem, Leaves], tuple[torch.Tensor, torch.Ten
 
 @contextmanager
 def tracing() -> Iterator[None]:
-    """Trace a step in here: one thread at a time, with one table of shapes for the whole trace.
+    """Context for tracing a step: one thread at a time, with one table of shapes for the whole trace.
 
-    Without it torch makes a table for every operation that it notes, which takes most of the time.
+    Else torch makes a table for every operation, which takes most of the time.
     """
     from torch._guards import TracingContext
     from torch._guards import tracing as context
@@ -41,7 +41,7 @@ def tracing() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Block:
-    """Neighbouring settings of a batch that share a dual rule: columns start .. stop - 1."""
+    """Consecutive settings of a batch that share a dual rule: columns start .. stop - 1."""
 
     rule: Rule
     start: int
@@ -51,7 +51,7 @@ class Block:
 
     @property
     def columns(self) -> int:
-        """How many settings it has."""
+        """The number of its settings."""
         return self.stop - self.start
 
 
@@ -66,22 +66,22 @@ def take_step(
     first: bool,
     seen: bool,
 ) -> list[torch.Tensor]:
-    """Move all tensors by one step, in place; return f and c as they were before it if they are to be `seen`.
+    """Move all tensors by one step, in place. With `seen`, return f and c before the step.
 
     Args:
         problem: the problem.
         blocks: all settings; for a single setting without a batch, its one block.
         primal: the rule that moves x.
         tensors: points, multipliers, state and gains by name.
-        evaluate: f and c, for what `tensors` holds: one point or a batch of them.
-        one: shaped like f, all 1; not made here, so that a trace has it as a constant.
-        first: whether this is the first step, which has an initial condition to set.
-        seen: whether f and c are asked for.
+        evaluate: computes f and c from `tensors`, which hold one point or a batch.
+        one: a tensor of ones, shaped like f; an argument, so that it is a constant in a trace.
+        first: whether this is the first step, which sets the initial condition.
+        seen: whether to return f and c.
     """
     x, theta = under("x", tensors), tensors["theta"]
     (value, e), pull = differentiate(problem, x, evaluate)
     e = e.detach()
-    # Copies: a constraint such as x itself would move on with x.
+    # Copies, because a constraint that returns x itself would change with x.
     observed = [value.detach().clone(), e.clone()] if seen else []
     for block in blocks:
         gains: dict[str, Gain] = {**under(f"{block.name}/gain", tensors)}
@@ -118,12 +118,12 @@ def evaluate_batch(problem: Problem, leaves: Leaves) -> tuple[torch.Tensor, torc
 def differentiate(
     problem: Problem, leaves: Leaves, evaluate: Evaluate = evaluate_batch
 ) -> tuple[tuple[torch.Tensor, torch.Tensor], Callable[..., tuple[Leaves]]]:
-    """Compute f and c, and the function that pulls cotangents of both back to x."""
+    """Compute f and c, and the function that maps cotangents of both to the gradient in x."""
     found = torch.func.vjp(lambda point: evaluate(problem, point), leaves)
     return found[0], found[1]
 
 
 def under(prefix: str, tensors: Leaves) -> Leaves:
-    """The tensors whose names begin so, by the rest of their names."""
+    """The tensors whose names begin with `prefix`, by the rest of their names."""
     lead = prefix + "/"
     return {name[len(lead) :]: tensor for name, tensor in tensors.items() if name.startswith(lead)}

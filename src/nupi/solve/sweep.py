@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from nupi.constraints import Constraint
     from nupi.solve.dispatch import Executor
 
-# A matrix of multipliers of so many bytes, and the few others of its size, still fit a last-level cache.
+# With a matrix of multipliers of this many bytes, all tensors of its size together still fit a last-level cache.
 _CHUNK_BYTES = 5 * 2**19
-# For an executor: chunks for so many workers, but none so small that sending it takes longer than running it.
+# For an executor: chunks for this many workers, but not so small that sending takes longer than running.
 _PIECES = 64
 _LEAST = 16
 
@@ -143,7 +143,7 @@ def sweep(
         raise TypeError(f"executor must have a method submit(function, *arguments), but {executor!r} came")
     size = _chunk_size(problem, chunk, len(settings), spread=executor is not None)
 
-    # Neighbours of equal kind make blocks; the sort is stable, and undone at the end.
+    # Sort so that settings of equal kind are consecutive; the order is restored at the end.
     order = sorted(range(len(settings)), key=lambda i: settings[i].word)
     chunks = [order[start : start + size] for start in range(0, len(order), size)]
     kept = Checkpoint(checkpoint, "" if checkpoint is None else _fingerprint(plan, settings, size))
@@ -200,7 +200,7 @@ def _setting(
 
 
 def _chunk_size(problem: Problem, chunk: int | None, settings: int, *, spread: bool) -> int:
-    """How many settings make a chunk. It depends on no machine, so that a sweep can be resumed on another."""
+    """The number of settings of a chunk; the same on every machine, so that a sweep can be resumed on another."""
     if chunk is None:
         size = max(64, _CHUNK_BYTES // (problem.size * problem.dtype.itemsize))
         return min(size, max(_LEAST, -(-settings // _PIECES))) if spread else size

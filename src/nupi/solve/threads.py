@@ -1,4 +1,4 @@
-"""How many threads torch may use inside one operation while a sweep runs."""
+"""Limit the threads that torch uses inside one operation while a sweep runs."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Below so many elements an operation is over before a second thread has woken up; and on a machine with
-# other work the first then waits for the second, which costs tens of times the operation itself.
+# With fewer elements, an operation ends before a second thread has started. If the machine has other work, the first
+# thread then waits for the second, tens of times as long as the operation itself takes.
 SMALL = 10**6
 
 
 @contextmanager
 def threads_for(elements: int, device: torch.device) -> Iterator[None]:
-    """One thread for operations on so few elements, torch's own choice for others; undone afterwards."""
+    """Use one thread if operations have few elements, else torch's own choice. Restored at the end."""
     before = torch.get_num_threads()
     if device.type != "cpu" or before == 1 or elements >= SMALL:
         yield

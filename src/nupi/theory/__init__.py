@@ -1,12 +1,12 @@
-"""What can be said before a run: the paper's analysis of nuPI as functions.
+"""Predict a run before you start it: the paper's analysis of nuPI as functions.
 
 | module            | question                                                                          |
 | ----------------- | --------------------------------------------------------------------------------- |
-| `relative_update` | what does nuPI do in one step that gradient ascent would not?                     |
-| `momentum_map`    | which momentum method is this choice of gains, if any?                            |
-| `flow`            | where do gradient descent and nuPI go in continuous time, on any problem?         |
-| `spectrum`        | does a quadratic program converge, oscillate, diverge; which kp is critical?      |
-| `discrete`        | and with real step sizes: is it stable, and by what factor does a step contract?  |
+| `relative_update` | how does a step of nuPI differ from one of gradient ascent?                       |
+| `momentum_map`    | which momentum method, if any, equals nuPI with these gains?                      |
+| `flow`            | which path do gradient descent and nuPI take in continuous time, on any problem?  |
+| `spectrum`        | does a quadratic program converge, oscillate or diverge, and which kp is critical? |
+| `discrete`        | the same with real step sizes: is it stable, and by what factor does a step contract? |
 | `suggest`         | which gains should I start from, for this model and this batch?                   |
 """
 

@@ -1,13 +1,13 @@
-"""Discrete time, which is what runs: nuPI with gradient descent on a quadratic program, as a matrix.
+"""Discrete time, as in a real run: one step of nuPI and gradient descent on a quadratic program, as a matrix.
 
-About the solution of min x^T H x / 2 + c^T x subject to A x = b, one round of SGD (with momentum) and nuPI
-is linear in the state (x, v, mu, xi), where v is SGD's momentum buffer:
+For min x^T H x / 2 + c^T x subject to A x = b, one round of SGD (with momentum) and nuPI is linear in the state
+(x, v, mu, xi), measured from the solution; v is SGD's momentum buffer:
 
     dual:    e = A x;  mu and xi by the nuPI rule
     primal:  v = momentum v + (H x + A^T mu);  x = x - lr v
 
-Its powers are the whole run, and its spectral radius the factor by which the error shrinks every step. The
-order of the two lines is the scheme, as in a training loop.
+The powers of its matrix give the whole run; the spectral radius is the factor by which the error shrinks in a step.
+The order of the two lines is the update scheme, as in a training loop.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def iteration_matrix(
 ) -> torch.Tensor:
     """The matrix M of one round, state_{t+1} = M state_t, on the state (x, v, mu, xi), of shape (2n + 2c, 2n + 2c).
 
-    With v the momentum buffer of SGD, about the solution of min x^T H x / 2 + c^T x subject to A x = b, a round is
+    For min x^T H x / 2 + c^T x subject to A x = b, measured from the solution, and v the momentum buffer of SGD:
 
         e = A x,  xi' = nu xi + (1 - nu) e,  mu' = mu + ki e + kp (xi' - xi)
         v' = momentum v + (H x + A^T mu'),  x' = x - lr v'
@@ -49,13 +49,12 @@ def iteration_matrix(
     Args:
         h: the Hessian of the objective, (n, n), or a number.
         a: the constraint matrix, (c, n), or a number.
-        lr: the primal step size, of `torch.optim.SGD`.
+        lr: the primal step size, that of `torch.optim.SGD`.
         ki: the integral gain; a tensor of gains gives a matrix for each.
         kp: the proportional gain; broadcasts against `ki`.
         nu: the smoothing.
         momentum: SGD's momentum.
-        scheme: "alternating" moves the multipliers first, "simultaneous" both at once, "primal-first" x
-            first.
+        scheme: "alternating" moves the multipliers first, "simultaneous" both at once, "primal-first" x first.
 
     Example:
         >>> iteration_matrix(1.0, 1.0, lr=0.5, ki=0.1)[0]  # the new x
@@ -73,7 +72,7 @@ def iteration_matrix(
     c, n = constraint.shape
     integral, proportional = (torch.as_tensor(g, dtype=torch.float64)[..., None, None] for g in (ki, kp))
     batch = (integral + proportional).shape[:-2]
-    # The step is linear, so its matrix is what it does to the identity, a column a state.
+    # The step is linear, so applying it to the identity gives its matrix.
     identity = torch.eye(2 * (n + c), dtype=torch.float64).expand(*batch, -1, -1)
     x, v, mu, xi = (part.clone() for part in torch.split(identity, [n, n, c, c], dim=-2))
 
@@ -98,11 +97,11 @@ def iteration_matrix(
 
 
 def spectral_radius(matrix: torch.Tensor) -> torch.Tensor:
-    """The largest modulus among the eigenvalues: below 1 the iteration converges, by that factor a step.
+    """The largest modulus of the eigenvalues. Below 1 the iteration converges, by this factor in each step.
 
     rho(M) = max over the eigenvalues of |lambda|.
 
-    Constraints that repeat one another leave a multiplier undetermined, and then the radius is never below 1.
+    If constraints are linearly dependent, a multiplier is undetermined, and the radius is never below 1.
 
     Example:
         >>> spectral_radius(torch.diag(torch.tensor([0.5, -0.9])))
@@ -123,7 +122,7 @@ def stability_region(
     momentum: float = 0.0,
     scheme: Scheme = "alternating",
 ) -> torch.Tensor:
-    """The spectral radius over a grid, of shape (len(ki), len(kp)); the stable gains are where it is below 1.
+    """The spectral radius over a grid of gains, of shape (len(ki), len(kp)). Gains are stable where it is below 1.
 
     Entry (i, j) is rho(M(ki_i, kp_j)), with M of `iteration_matrix` and rho = max |lambda|.
 

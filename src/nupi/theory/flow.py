@@ -1,16 +1,16 @@
-"""Continuous time: gradient descent with nuPI ascent, and the oscillator it is.
+"""Continuous time: gradient descent with nuPI ascent, and the equivalent oscillator.
 
-For min f(x) subject to h(x) = 0, with J = Jh(x) of shape (n, c), a column a constraint's gradient,
+For min f(x) subject to h(x) = 0, with J of shape (n, c), whose columns are the gradients of the constraints,
 
     x'  = -grad f(x) - J mu                                          the flow
     mu' = ki h(x) + kp J^T x'
 
-Differentiated once more, and with Phi = hess f + sum mu_c hess h_c and Xi_c = x'^T hess h_c x',
+Its time derivative, with Phi = hess f + sum mu_c hess h_c and Xi_c = x'^T hess h_c x', is
 
     x''  = -Phi x' - J mu'                                           the oscillator
     mu'' = ki J^T x' + kp J^T x'' + kp Xi
 
-with x'(0) and mu'(0) as the flow gives them. kp multiplies mu', so it is a friction: that is how it damps.
+with x'(0) and mu'(0) from the flow. The term with kp acts like friction, so a larger kp damps more.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class FlowProblem:
         return self.f(x) + mu @ self.h(x)
 
     def slopes(self, x: torch.Tensor) -> torch.Tensor:
-        """J^T, of shape (c, n): the gradient of each constraint, in rows."""
+        """J^T, of shape (c, n): row c is the gradient of constraint c."""
         rows: torch.Tensor = jacrev(self.h)(x)
         return rows
 
@@ -71,7 +71,7 @@ class FlowProblem:
         return phi
 
     def bending(self, x: torch.Tensor, velocity: torch.Tensor) -> torch.Tensor:
-        """Xi, how the constraints bend along the motion: v^T hess h_c v for each constraint c."""
+        """Xi, the curvature of the constraints along the motion: v^T hess h_c v for each constraint c."""
 
         def rate(at: torch.Tensor) -> torch.Tensor:
             return self.slopes(at) @ velocity
@@ -82,7 +82,7 @@ class FlowProblem:
 
 @dataclass(frozen=True)
 class Trajectory:
-    """A solution at `times`: x of shape (T, n), mu and the violations h(x) of shape (T, c)."""
+    """The solution at `times`: x of shape (T, n), mu and the violations h(x) of shape (T, c)."""
 
     times: torch.Tensor
     x: torch.Tensor
@@ -118,7 +118,7 @@ def oscillator(problem: FlowProblem, ki: float, kp: float, n: int) -> Field:
 def oscillator_start(
     problem: FlowProblem, ki: float, kp: float, x0: torch.Tensor, mu0: torch.Tensor
 ) -> torch.Tensor:
-    """The oscillator's initial state (x, mu, x', mu'): the flow gives the velocities.
+    """The initial state (x, mu, x', mu') of the oscillator, with the velocities of the flow.
 
     x'(0) = -grad f - J mu_0;  mu'(0) = ki h(x_0) + kp J^T x'(0)
     """
@@ -144,13 +144,13 @@ def solve_flow(
 
     Args:
         problem: the objective and the constraints.
-        x0: where x starts, of shape (n,).
-        ki: the integral gain, per unit of time (a run with primal step eta has ki / eta).
+        x0: the start of x, of shape (n,).
+        ki: the integral gain per unit of time. For a run with primal step eta, divide its ki by eta.
         kp: the proportional gain.
-        times: rising, the first is when the flow is at its start.
-        mu0: where the multipliers start; by default at zero.
+        times: rising times; the flow starts at the first.
+        mu0: the start of the multipliers; by default zero.
         method: a method of `scipy.integrate.solve_ivp`; "Radau" for stiff problems.
-        tolerance: relative and absolute.
+        tolerance: the relative and absolute tolerance.
 
     Example:
         >>> circle = FlowProblem(f=lambda x: x.sum(), h=lambda x: x.square().sum(dim=0, keepdim=True) - 2)
@@ -176,7 +176,7 @@ def solve_oscillator(
     method: Method = "DOP853",
     tolerance: float = 1e-10,
 ) -> Trajectory:
-    """The same trajectory as `solve_flow`, from the second-order system; arguments as there.
+    """The same trajectory as `solve_flow`, computed from the second-order system; the same arguments.
 
         x''  = -Phi x' - J mu'
         mu'' = ki J^T x' + kp J^T x'' + kp Xi
@@ -206,7 +206,7 @@ def integrate(
     method: Method = "DOP853",
     tolerance: float = 1e-10,
 ) -> torch.Tensor:
-    """The states, of shape (T, n), of an autonomous system state' = field(state) at the given times."""
+    """Solve state' = field(state); returns the states at the given times, of shape (T, n)."""
     from scipy.integrate import solve_ivp
 
     at = torch.as_tensor(times, dtype=torch.float64)
@@ -233,10 +233,10 @@ def _start(
     ki: float,
     kp: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Both starts in double precision, without a graph, once everything that goes into a solver is checked."""
+    """Check everything that goes into a solver; returns both starts in double precision, without a graph."""
     for name, gain in (("ki", ki), ("kp", kp)):
         if not math.isfinite(gain):
-            raise ValueError(f"{name}={gain} is no gain: it must be finite")
+            raise ValueError(f"{name}={gain} must be finite")
     x = _vector("x0", x0)
     loss, violations = problem.f(x), problem.h(x)
     if loss.ndim != 0:
@@ -254,7 +254,9 @@ def _start(
         return x, torch.zeros(len(violations), dtype=torch.float64)
     mu = _vector("mu0", mu0)
     if len(mu) != len(violations):
-        raise ValueError(f"mu0 must have a multiplier a constraint, {len(violations)}, but {len(mu)} came")
+        raise ValueError(
+            f"mu0 must have one multiplier per constraint, {len(violations)}, but {len(mu)} came"
+        )
     return x, mu
 
 

@@ -1,12 +1,13 @@
-"""Theorem 1 read backwards: which momentum method, if any, a choice of nuPI gains is.
+"""The inverse of Theorem 1: which momentum method, if any, equals nuPI with given gains.
 
-The way there is `nupi.as_nupi(alpha, beta, gamma)`. Solved for the momentum method, with beta = nu:
+Theorem 1 itself is `nupi.as_nupi(alpha, beta, gamma)`. Its inverse, with beta = nu:
 
     alpha = ki (1 - nu);   gamma = 1 / (1 - nu) + kp / (ki nu)
 
-UnifiedMomentum has gamma in [0, 1 / (1 - beta)], from Polyak's method to plain gradient ascent; for beta < 0 Nesterov's
-gamma = 1 lies beyond that, and is counted in. So kp lies between Polyak's, which is -ki nu / (1 - nu), and zero, or for
-nu < 0 Nesterov's, a little below. Everything else nuPI can do no momentum method can: above all kp > 0 with nu >= 0.
+UnifiedMomentum has gamma in [0, 1 / (1 - beta)], from Polyak's method to plain gradient ascent. For beta < 0 Nesterov's
+gamma = 1 is outside this range, and counts too. So kp is between Polyak's, -ki nu / (1 - nu), and zero, or for nu < 0
+Nesterov's, a little below zero. For all other gains no momentum method does the same, above all for kp > 0 with
+nu >= 0.
 """
 
 from __future__ import annotations
@@ -39,23 +40,23 @@ class Momentum(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What the method is called."""
+        """The name of the method."""
         if self.beta == 0.0:
             return "gradient ascent"
         return {0.0: "Polyak", 1.0: "Nesterov"}.get(self.gamma, "unified momentum")
 
 
 def as_momentum(ki: float, kp: float, nu: float, *, tolerance: float = 1e-9) -> Momentum | None:
-    """The momentum method that nuPI with these gains and `init="ema"` is, or None where it is none.
+    """The momentum method that equals nuPI with these gains and `init="ema"`, or None if there is none.
 
-    With kp = 0 nu has no effect, and the method is gradient ascent. A negative ki, which would be a negative step
-    size, and a beta outside (-1, 1) are no method's: `UnifiedMomentum` refuses them.
+    With kp = 0, nu has no effect and the method is gradient ascent. A negative ki (a negative step size) or a beta
+    outside (-1, 1) gives None, because `UnifiedMomentum` refuses them.
 
     Args:
         ki: the integral gain.
         kp: the proportional gain.
         nu: the smoothing.
-        tolerance: how far gamma may miss an end of its range, or Nesterov's 1, by rounding.
+        tolerance: the largest rounding error of gamma at an end of its range, or at Nesterov's 1.
 
     Example:
         >>> as_momentum(ki=1.0, kp=-0.5, nu=0.5)
@@ -65,13 +66,13 @@ def as_momentum(ki: float, kp: float, nu: float, *, tolerance: float = 1e-9) -> 
     """
     for name, value in (("ki", ki), ("kp", kp), ("nu", nu)):
         if not math.isfinite(value):
-            raise ValueError(f"{name}={value} is no gain: it must be finite")
+            raise ValueError(f"{name}={value} must be finite")
     if ki < 0.0:
         return None
     if kp == 0.0:
         return Momentum(ki, 0.0, 0.0)
     if nu == 0.0 or not -1.0 < nu < 1.0 or ki == 0.0:
-        return None  # kp != 0 needs a beta other than 0 whose past is forgotten, and a step
+        return None  # kp != 0 needs a beta in (-1, 1) other than 0, and ki > 0
     gamma = 1.0 / (1.0 - nu) + kp / (ki * nu)
     highest = max(1.0 / (1.0 - nu), 1.0)
     if not -tolerance <= gamma <= highest + tolerance:

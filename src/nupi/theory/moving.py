@@ -1,12 +1,12 @@
-"""What moves in a quadratic program, apart from what stands still; for `spectrum`, also on stiff problems.
+"""The nonzero eigenvalues of a quadratic program, separated from the exact zeros; for `spectrum`.
 
 With ki != 0 the null space of
 
     U = [[H, A^T], [A (kp H - ki I), kp A A^T]]
 
-is known before any eigenvalue is: U (x, mu) = 0 says A x = 0 and H x + A^T mu = 0, so it has a dimension for
-every direction in which constraints repeat one another (A^T mu = 0) and for every direction of the null space
-of A along which H is flat. A slow eigenvalue is thus never taken for a zero, however much faster the others are.
+is known before any eigenvalue is computed: U (x, mu) = 0 means A x = 0 and H x + A^T mu = 0. So it has one dimension
+for each linear dependence of constraints (A^T mu = 0), and one for each direction of the null space of A along which H
+is flat. So a slow eigenvalue is never mistaken for a zero, even on stiff problems.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ EPS = torch.finfo(torch.float64).eps
 
 
 def system_matrix(h: Matrix, a: Matrix, ki: float, kp: float) -> torch.Tensor:
-    """U, from the Hessian (n, n) and the constraint matrix (c, n), or two numbers for n = c = 1."""
+    """The matrix U, from the Hessian (n, n) and the constraint matrix (c, n), or two numbers for n = c = 1."""
     _check_gains(ki, kp)
     hessian, constraint = as_matrices(h, a)
     return _system(hessian, constraint, ki, torch.tensor(kp, dtype=torch.float64))
 
 
 def eigenpairs(h: Matrix, a: Matrix, ki: float, kp: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """The eigenvalues of -U that are not zero by structure, and their eigenvectors in columns."""
+    """The eigenvalues of -U without the structural zeros, and their eigenvectors in columns."""
     _check_gains(ki, kp)
     hessian, constraint = as_matrices(h, a)
-    # On their range alone, constraints do not repeat one another; the eigenvalues that are not zero stay.
+    # Restricted to their range, constraints are linearly independent; the nonzero eigenvalues are the same.
     constraint = torch.linalg.svd(constraint)[0][:, : _rank(constraint)].T @ constraint
-    free = _null_space(constraint)  # directions of x that no constraint feels
+    free = _null_space(constraint)  # directions of x that change no constraint
     zeros = free.shape[1] - _rank(free.T @ hessian @ free, scale=hessian)
     if ki == 0.0:  # then mu' = kp A x', and all that moves is x' under H + kp A^T A
         zeros = sum(constraint.shape) - _rank(hessian + kp * constraint.T @ constraint)
@@ -45,10 +45,10 @@ def eigenpairs(h: Matrix, a: Matrix, ki: float, kp: float) -> tuple[torch.Tensor
 
 
 def without_rounding(values: torch.Tensor) -> torch.Tensor:
-    """The same eigenvalues, with real and imaginary parts that are but rounding set to zero.
+    """The same eigenvalues, with zeros for real and imaginary parts that are only rounding errors.
 
-    Rounding moves a simple eigenvalue by EPS times the largest, and splits a double one by the root of that
-    in units of its own: that much of an imaginary part is none.
+    Rounding moves a simple eigenvalue by EPS times the largest. It splits a double one by the square root of that,
+    relative to its own size. Smaller imaginary parts are set to zero.
     """
     sizes = values.abs()
     noise = EPS * sizes.max() / sizes
@@ -58,15 +58,15 @@ def without_rounding(values: torch.Tensor) -> torch.Tensor:
 
 
 def rates(hessian: torch.Tensor, constraint: torch.Tensor, ki: float, kp: torch.Tensor) -> torch.Tensor:
-    """The slowest rate for each of many kp, where nothing stands still, as in what `felt` gives."""
+    """The slowest rate for each of many kp, for matrices without zero eigenvalues, as `felt` returns them."""
     values: torch.Tensor = torch.linalg.eigvals(_system(hessian, constraint, ki, kp))
     return values.real.amin(dim=-1)
 
 
 def felt(hessian: torch.Tensor, constraint: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """H and A on what the constraints feel of x, by direction of H, which comes out diagonal; and on their range.
+    """H and A restricted to the directions of x that change constraints, with H diagonal; and to the range of A.
 
-    Equal curvatures are one direction for as many constraints as feel it apart.
+    Of directions with equal curvature, as many are kept as change the constraints independently.
     """
     if not bool(constraint.any()):
         raise ValueError("a is zero: the constraints do not depend on x, so no gain can damp them")
@@ -87,11 +87,11 @@ def felt(hessian: torch.Tensor, constraint: torch.Tensor) -> tuple[torch.Tensor,
 def _check_gains(ki: float, kp: float) -> None:
     for name, gain in (("ki", ki), ("kp", kp)):
         if not math.isfinite(gain):
-            raise ValueError(f"{name}={gain} is no gain: it must be finite")
+            raise ValueError(f"{name}={gain} must be finite")
 
 
 def _system(hessian: torch.Tensor, constraint: torch.Tensor, ki: float, kp: torch.Tensor) -> torch.Tensor:
-    """U for each of `kp`, of its shape and two dimensions more."""
+    """U for each `kp`; its shape is that of `kp` and two more dimensions."""
     gain, n = kp[..., None, None], len(hessian)
     steering = constraint @ (gain * hessian - ki * torch.eye(n, dtype=hessian.dtype))
     top = torch.cat([hessian, constraint.T], dim=1).expand(*kp.shape, -1, -1)
@@ -100,7 +100,7 @@ def _system(hessian: torch.Tensor, constraint: torch.Tensor, ki: float, kp: torc
 
 
 def _rank(matrix: torch.Tensor, scale: torch.Tensor | None = None) -> int:
-    """How many singular values are more than the rounding of the largest (of `scale`, if given)."""
+    """The number of singular values above the rounding error of the largest one (of `scale`, if given)."""
     if matrix.numel() == 0:
         return 0
     largest = torch.linalg.matrix_norm(matrix if scale is None else scale, 2)
@@ -108,6 +108,6 @@ def _rank(matrix: torch.Tensor, scale: torch.Tensor | None = None) -> int:
 
 
 def _null_space(matrix: torch.Tensor) -> torch.Tensor:
-    """An orthonormal basis, in columns."""
+    """An orthonormal basis of the null space, in columns."""
     basis: torch.Tensor = torch.linalg.svd(matrix)[2][_rank(matrix) :].T
     return basis

@@ -1,4 +1,4 @@
-"""The matrices of a quadratic program, min x^T H x / 2 + c^T x subject to A x = b, checked once."""
+"""Check the matrices of a quadratic program, min x^T H x / 2 + c^T x subject to A x = b."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Matrix: TypeAlias = torch.Tensor | Sequence[Sequence[float]] | float
 
 
 def as_matrices(h: Matrix, a: Matrix) -> tuple[torch.Tensor, torch.Tensor]:
-    """H of shape (n, n) and A of shape (c, n) in double precision; numbers stand for n = 1 and c = 1."""
+    """H of shape (n, n) and A of shape (c, n) in double precision; numbers mean n = 1 and c = 1."""
     hessian, constraint = (_two_dimensional(name, value) for name, value in (("h", h), ("a", a)))
     rows, n = hessian.shape
     if rows != n:
@@ -20,7 +20,7 @@ def as_matrices(h: Matrix, a: Matrix) -> tuple[torch.Tensor, torch.Tensor]:
         raise ValueError("h must be symmetric: take (h + h.T) / 2")
     if constraint.shape[1] != n:
         raise ValueError(
-            f"a must have a row a constraint and {n} columns, one a variable, "
+            f"a must have one row per constraint and {n} columns, one per variable, "
             f"but its shape is {tuple(constraint.shape)}"
         )
     return hessian, constraint

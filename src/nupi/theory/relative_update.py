@@ -1,6 +1,6 @@
-"""What nuPI does that gradient ascent would not: the ratio of their steps, and its three modes.
+"""Compare a step of nuPI with one of gradient ascent: the ratio of the steps, and its three modes.
 
-Both start from the same multiplier, see the same violation e_t, and have the same ki. With
+Both start from the same multiplier, with the same violation e_t and the same ki. With
 psi = kp (1 - nu) / (ki + kp (1 - nu)), where it is finite,
 
     nuPI step / gradient-ascent step = (1 - psi xi_{t-1} / e_t) / (1 - psi)
@@ -25,11 +25,11 @@ class UpdateMode(enum.IntEnum):
     """
 
     A = 0
-    """Faster: the same direction, and farther."""
+    """Faster: in the same direction, by more."""
     B = 1
-    """Slower: the same direction, and not as far; or the same step."""
+    """Slower: in the same direction, by less, or the same step."""
     C = 2
-    """Opposite: the other direction."""
+    """Opposite: in the other direction."""
 
 
 class Steps(NamedTuple):
@@ -50,7 +50,7 @@ def psi(ki: float, kp: float, nu: float = 0.0) -> float:
     if ki + damping == 0.0:
         raise ValueError(
             f"psi is infinite at ki={ki}, kp={kp}, nu={nu}, where ki + kp(1 - nu) = 0; "
-            "relative_update has no such hole"
+            "use relative_update, which is defined there"
         )
     return damping / (ki + damping)
 
@@ -76,7 +76,7 @@ def steps(e: torch.Tensor, xi: torch.Tensor, ki: rule.Gain, kp: rule.Gain, nu: r
 def relative_update(
     e: torch.Tensor, xi: torch.Tensor, ki: rule.Gain, kp: rule.Gain, nu: rule.Gain = 0.0
 ) -> torch.Tensor:
-    """NuPI's step over gradient ascent's; infinite or nan at e = 0, where gradient ascent stands still.
+    """NuPI's step divided by that of gradient ascent; infinite or nan at e = 0, where the latter is 0.
 
     Example:
         >>> relative_update(torch.tensor([0.25, 0.5, 1.0, 2.0]), torch.tensor(1.0), ki=1.0, kp=1.0)
@@ -91,8 +91,8 @@ def modes(
 ) -> torch.Tensor:
     """The mode of every pair (e, xi), as the integers of `UpdateMode`, for any signs of e, xi and kp.
 
-    It compares steps and not intervals of e, so no case is special. At e = 0, where gradient ascent stands
-    still, any step at all counts as faster (A).
+    It compares steps, not intervals of e, so there are no special cases. At e = 0 the step of gradient ascent is 0, and
+    any step of nuPI counts as faster (A).
 
     Example:
         >>> modes(torch.tensor([-1.0, 0.25, 0.7, 2.0]), torch.tensor(1.0), ki=1.0, kp=1.0).tolist()

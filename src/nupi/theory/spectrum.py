@@ -5,12 +5,12 @@ For min x^T H x / 2 + c^T x subject to A x = b, with H positive semi-definite, t
 
     U = [[H, A^T], [A (kp H - ki I), kp A A^T]]
 
-The eigenvalues of -U say everything: real parts are rates (negative: decay), imaginary parts oscillation.
+The eigenvalues of -U describe the motion: real parts are rates (negative: decay), imaginary parts are frequencies.
 With one variable of curvature h and one constraint of slope a,
 
     lambda = (-(h + kp a^2) +- sqrt((h + kp a^2)^2 - 4 a^2 ki)) / 2
 
-and critical damping is at kp* = (-h + 2 |a| sqrt(ki)) / a^2, where both are -|a| sqrt(ki).
+and critical damping is at kp* = (-h + 2 |a| sqrt(ki)) / a^2, where both eigenvalues are -|a| sqrt(ki).
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from nupi.theory import moving
 from nupi.theory.moving import system_matrix as system_matrix
 from nupi.theory.quadratic import Matrix, as_matrices
 
-NEAR = 1e-3  # eigenvalues and eigenvectors this close are one, split by rounding
+NEAR = 1e-3  # eigenvalues and eigenvectors this close count as one that rounding has split
 
 
 class Regime(enum.Enum):
-    """How the system moves; directions with eigenvalue zero stand still and have no part in it.
+    """How the system moves. Directions with eigenvalue zero do not move, and do not count.
 
     With one variable of curvature h and one constraint of slope a, the damping ratio decides:
 
@@ -52,20 +52,20 @@ class Regime(enum.Enum):
     DIVERGENT = "divergent"
     DIVERGENT_OSCILLATION = "divergent with oscillation"
     UNDAMPED = "undamped"
-    """Oscillates, or drifts, neither growing nor decaying: a bilinear game at kp = 0."""
+    """Oscillates or drifts, without growth or decay: a bilinear game at kp = 0."""
     UNDERDAMPED = "underdamped"
     CRITICALLY_DAMPED = "critically damped"
     OVERDAMPED = "overdamped"
 
 
 class Mode(NamedTuple):
-    """One eigenvalue of -U and what it means."""
+    """One eigenvalue of -U, with its damping ratio, settling time and period."""
 
     eigenvalue: complex
     damping_ratio: float
     """-Re / |eigenvalue|: 1 without oscillation, 0 for one that never decays, negative for growth."""
     settling_time: float
-    """The time after which 2% of it is left; infinite without decay."""
+    """The time until 2% of the mode is left; infinite without decay."""
     period: float
     """The time of one oscillation; infinite without any."""
 
@@ -91,14 +91,14 @@ def modes(h: Matrix, a: Matrix, ki: float, kp: float) -> list[Mode]:
 
 
 def regime(h: Matrix, a: Matrix, ki: float, kp: float) -> Regime:
-    """Which of the regimes a choice of gains puts the system in.
+    """The regime of the system with these gains.
 
     The eigenvalues lambda of -U decide, with U = [[H, A^T], [A (kp H - ki I), kp A A^T]]: positive real parts diverge,
     imaginary parts oscillate.
 
-    Critical damping is where the slowest eigenvalue is double, nothing oscillates, and the two eigenvectors
-    have become one (eigenvalues that merely coincide keep directions of their own). It is a single point:
-    within about 1e-6 of it in kp, and more on a stiff problem, rounding decides.
+    At critical damping the slowest eigenvalue is double, nothing oscillates, and the two eigenvectors are one (equal
+    eigenvalues with different eigenvectors do not count). This is a single kp: within about 1e-6 of it, more on a stiff
+    problem, rounding decides.
 
     Example:
         >>> [regime(1.0, -1.0, ki=1.0, kp=kp).value for kp in (-4.0, -2.0, 0.0, 1.0, 2.0)]
@@ -122,7 +122,7 @@ def regime(h: Matrix, a: Matrix, ki: float, kp: float) -> Regime:
 
 
 def decay_rate(h: Matrix, a: Matrix, ki: float, kp: float) -> float:
-    """The rate at which the slowest moving direction decays: -max Re; negative when the system diverges."""
+    """The rate at which the slowest direction decays, -max Re; negative if the system diverges."""
     values = moving.eigenpairs(h, a, ki, kp)[0]
     return -float(values.real.max()) if len(values) else 0.0
 
@@ -130,7 +130,7 @@ def decay_rate(h: Matrix, a: Matrix, ki: float, kp: float) -> float:
 def critical_points(h: float, a: float, ki: float) -> tuple[float, float]:
     """Both kp at which the two eigenvalues of one variable and one constraint coincide.
 
-    kp = (-h -+ 2 |a| sqrt(ki)) / a^2, where the eigenvalues are +|a| sqrt(ki), growing, and -|a| sqrt(ki).
+    kp = (-h -+ 2 |a| sqrt(ki)) / a^2. The eigenvalues are then +|a| sqrt(ki), which grows, and -|a| sqrt(ki).
 
     Example:
         >>> critical_points(h=1.0, a=-1.0, ki=1.0)
@@ -145,13 +145,13 @@ def critical_points(h: float, a: float, ki: float) -> tuple[float, float]:
 
 
 def critical_kp(h: Matrix, a: Matrix, ki: float) -> float:
-    """The kp of critical damping: in closed form for two numbers, else the kp with the fastest slowest rate.
+    """The kp of critical damping: in closed form for numbers, else the kp whose slowest direction decays fastest.
 
     For one variable of curvature h and one constraint of slope a,
 
         kp* = (-h + 2 |a| sqrt(ki)) / a^2
 
-    Directions of x that no constraint feels decay at a rate of their own, whatever kp is; they are left out.
+    Directions of x that change no constraint are left out: their rate does not depend on kp.
 
     Example:
         >>> critical_kp(1.0, -1.0, ki=1.0)
@@ -172,7 +172,7 @@ def damping_ratio(h: float, a: float, ki: float, kp: float) -> float:
 
 
 def damping_ratio_of(pair: torch.Tensor) -> float:
-    """The damping ratio of two eigenvalues as one oscillator's: -(sum) / (2 sqrt(product)).
+    """The damping ratio of an oscillator with these two eigenvalues: -(sum) / (2 sqrt(product)).
 
     Example:
         >>> damping_ratio_of(torch.tensor([-1.0, -4.0]))
@@ -181,25 +181,27 @@ def damping_ratio_of(pair: torch.Tensor) -> float:
     first, second = (complex(value) for value in pair.tolist())
     product = (first * second).real
     if not product > 0.0:
-        raise ValueError(f"pair={pair.tolist()} is no oscillator's: the product must be positive")
+        raise ValueError(
+            f"pair={pair.tolist()} does not belong to an oscillator: the product must be positive"
+        )
     return -(first + second).real / (2.0 * math.sqrt(product))
 
 
 def _fastest_kp(h: Matrix, a: Matrix, ki: float) -> float:
-    """Maximize the slowest rate: a scan, since it has several peaks, then a bounded search at the best few.
+    """Maximize the slowest rate. It has several maxima, so first a scan, then a bounded search near the best few.
 
-    What comes back is the fastest of all that was tried, kp = 0 and each direction's own critical kp included.
+    Returns the best kp of all tried, including 0 and the critical kp of each single direction.
     """
     from scipy.optimize import minimize_scalar
 
     hessian, constraint = moving.felt(*as_matrices(h, a))
     curvatures, alone = torch.diagonal(hessian), torch.linalg.vector_norm(constraint, dim=0)
     slopes = torch.cat([torch.linalg.svdvals(constraint)[[0, -1]], alone[[0, -1]]])
-    # Where each direction alone would be critical: the best for all is often among them.
+    # The critical kp of each direction alone; the best for all is often among them.
     pairs = [*zip(curvatures, alone, strict=True), *((c, s) for c in curvatures for s in slopes)]
     own = sorted({0.0, *(critical_points(float(c), float(s), ki)[1] for c, s in pairs)})
     margin = 2.0 * math.sqrt(ki) / float(slopes.min())
-    # Below it the trace of U is negative, and something grows.
+    # Below `lowest` the trace of U is negative, and something grows.
     low = max(own[0] - margin, -float(curvatures.sum() / alone.square().sum()))
     sizes = [abs(kp) for kp in own if kp] + [margin]
     spread = _logspace(min(sizes) / 100.0, 10.0 * max(sizes))

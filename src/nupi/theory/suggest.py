@@ -1,18 +1,17 @@
-"""A first answer to "what gains should I start from?", read off a model and one batch.
+"""Suggest gains to start from, from a model and one batch.
 
-Along the gradient g of one constraint, with slope a = |g| and curvature h = g^T Phi g / |g|^2 (Phi is the
-Hessian of the Lagrangian in the parameters), training is taken for the one-variable oscillator of `spectrum`:
+Take the gradient g of one constraint, its slope a = |g| and the curvature h = g^T Phi g / |g|^2 along it, where Phi is
+the Hessian of the Lagrangian in the parameters. Training is modelled by the one-variable oscillator of `spectrum`:
 
     lambda^2 + (h + kp a^2) lambda + a^2 ki / eta = 0        eta: time per step, lr / (1 - momentum)
 
-and the gains are chosen so that it is critically damped. What this assumes, and where it will be off:
+The gains are chosen so that it is critically damped. This assumes:
 
-- the primal optimizer is gradient descent, perhaps with momentum; or, given as `primal`, one whose step is -P gradient
-  with a P for every element, as `SelfTuned` measures it. Then g is measured in the metric of P, and eta is 1;
-- the constraint's gradient is near an eigenvector of Phi, and constraints do not pull on one another: each is
-  looked at alone;
-- slope and curvature change little on the way from here to the solution, so ask again after some training;
-- the batch is typical. On a noisy one, smooth with nu, and take the mean of a few suggestions.
+- The primal optimizer is gradient descent, perhaps with momentum. Or it is given as `primal`, and its step is
+  -P gradient with a diagonal P, as `SelfTuned` measures it. Then g is measured in the metric of P, and eta is 1.
+- The gradient is near an eigenvector of Phi, and constraints do not affect each other: each is treated alone.
+- Slope and curvature change little from here to the solution. So ask again after some training.
+- The batch is typical. If batches are noisy, smooth with nu, and take the mean of a few suggestions.
 """
 
 from __future__ import annotations
@@ -37,16 +36,16 @@ if TYPE_CHECKING:
 
     Gains: TypeAlias = tuple[torch.Tensor, torch.Tensor]
 
-# When 2% is left, in units of 1 / rate: (1 + t) exp(-t) = 0.02 at critical damping, exp(-t) = 0.02 else.
+# The time until 2% is left, in units of 1 / rate: (1 + t) exp(-t) = 0.02 at critical damping, else exp(-t) = 0.02.
 CRITICAL_SETTLING = 5.8339
 SINGLE_SETTLING = math.log(50.0)
-SOME_STEPS = 1000.0  # within which a violation is taken to settle if nobody says
+SOME_STEPS = 1000.0  # the default number of steps in which a violation settles
 
 
 class Suggestion(NamedTuple):
-    """Gains for one group of constraints, of the group's shape; `NuPI` takes such tensors as they are.
+    """Gains for one group of constraints, as tensors of the group's shape, which `NuPI` accepts.
 
-    With a `ki` that was given, lr the step size of SGD, a = `slope` and h = `curvature`,
+    With a given `ki`, the step size lr of SGD, a = `slope` and h = `curvature`,
 
         kp = max(0, (2 a sqrt(ki / lr) - h) / a^2)
 
@@ -65,7 +64,7 @@ class Suggestion(NamedTuple):
     slope: torch.Tensor
     """a, the norm of each constraint's gradient."""
     curvature: torch.Tensor
-    """h, the curvature of the Lagrangian along it."""
+    """h, the curvature of the Lagrangian along the gradient."""
 
 
 def suggest_gains(
@@ -82,26 +81,25 @@ def suggest_gains(
 ) -> dict[str, Suggestion]:
     """Suggest ki and kp for every constraint, by Hessian-vector products on one batch.
 
-    With slope a = |g| of a constraint and curvature h = g^T Phi g / |g|^2 along it, the gains make both roots of
+    With slope a = |g| of a constraint and curvature h = g^T Phi g / |g|^2 along g, the gains make both roots of
 
         lambda^2 + (h + kp a^2) lambda + a^2 ki / eta = 0        eta = lr / (1 - momentum)
 
     equal: critical damping.
 
-    Give `steps`, the primal steps within which a violation should settle (2% of it left), to have both
-    gains; or give a `ki` you trust, such as a step size that suits gradient ascent, to have the kp that damps
-    it. Where the model's own curvature damps more than enough, kp is 0. The cost is two backward passes a
-    constraint.
+    Give `steps`, the number of primal steps within which a violation should settle (2% of it left), to get both gains.
+    Or give a `ki`, such as a step size that works for gradient ascent, to get the kp that damps it. If the model's own
+    curvature damps enough, kp is 0. The cost is two backward passes per constraint.
 
     Args:
         model: the model, or its parameters.
-        lagrangian: where the multipliers are now; they weigh the constraints' curvature.
+        lagrangian: the Lagrangian. Its present multipliers weigh the curvature of the constraints.
         loss: the objective on the batch, with its graph.
-        violations: constraint name to violations on the batch, with their graph; `Indexed` and `Averaged` ones must
-            show all of their group.
+        violations: constraint name to violations on the batch, with their graph. `Indexed` and `Averaged` ones must
+            have all constraints of their group.
         lr: the step size of the primal SGD.
         primal: the model's optimizer, or several, instead of `lr` and `momentum`: SGD, Adam, AdamW, NAdam, RMSprop or
-            Adagrad, once it has taken a step. Slope and curvature are then those in the metric of its step.
+            Adagrad, after its first step. Slope and curvature are then measured in the metric of its step.
         steps: the steps within which a violation should settle.
         ki: the integral gain, instead of `steps`.
         momentum: the momentum of the primal SGD.
@@ -135,7 +133,7 @@ def suggest_gains(
     for name, measure in (("loss", loss), *((f"violations[{key!r}]", v) for key, v in violations.items())):
         if isinstance(measure, torch.Tensor) and not bool(measure.isfinite().all()):
             raise ValueError(
-                f"{name} is nan or infinite on this batch, and so would the gains be; take another"
+                f"{name} is nan or infinite on this batch, so the gains would be too; take another batch"
             )
     eta = 1.0 if lr is None else lr / (1.0 - momentum)
     found = None if primal is None else _scalings(primal)
@@ -165,22 +163,20 @@ def suggest_gains(
 
 
 def _scalings(primal: torch.optim.Optimizer | Iterable[torch.optim.Optimizer]) -> list[Scaling]:
-    """What the optimizers' steps make of a gradient now."""
+    """The factors by which the optimizers' next steps scale a gradient."""
     found = scalings(check_optimizers(primal))
     if found is None:
-        raise ValueError(
-            "primal has not taken a step yet, so that its step is not known; train a little first"
-        )
+        raise ValueError("primal has not taken a step yet, so its scaling is not known; train a little first")
     if any(is_sharded(one.parameter) for one in found):
         raise TypeError(
-            "the model's parameters are sharded (fully_shard), which have no second derivatives; ask before they are "
-            "sharded, or use SelfTuned, which needs none"
+            "the model's parameters are sharded (fully_shard), which torch cannot differentiate twice; ask before they "
+            "are sharded, or use SelfTuned, which needs no second derivatives"
         )
     return found
 
 
 def _errors(lagrangian: Lagrangian, name: str, given: torch.Tensor | Violation) -> torch.Tensor:
-    """The errors of a whole group with their graph: what the Lagrangian's derivative in the multipliers is."""
+    """The errors of a whole group with their graph, which are the Lagrangian's derivatives in the multipliers."""
     theta = lagrangian.multipliers[name].clone().requires_grad_()
     target = Target(name, lagrangian.constraints[name], theta, Written({}))
     violation = as_violation(name, given)
@@ -188,7 +184,7 @@ def _errors(lagrangian: Lagrangian, name: str, given: torch.Tensor | Violation) 
     shown = 0 if move is None else len(theta) if move.rows is None else len(move.rows)
     if theta.dim() and shown < len(theta):
         raise ValueError(
-            f"violations[{name!r}] shows {shown} of {len(theta)} constraints, but a suggestion needs all of a group; "
+            f"violations[{name!r}] has {shown} of {len(theta)} constraints, but a suggestion needs all of a group; "
             "give a larger batch"
         )
     (errors,) = torch.autograd.grad(violation.term(target), theta, create_graph=True)
@@ -196,7 +192,7 @@ def _errors(lagrangian: Lagrangian, name: str, given: torch.Tensor | Violation) 
 
 
 def _settling(a: torch.Tensor, h: torch.Tensor, eta: float, steps: float) -> Gains:
-    """Both gains from the time to settle: critical where that needs kp >= 0, else at kp = 0."""
+    """Both gains from the time to settle: those of critical damping if its kp is >= 0, else kp = 0."""
     rate = CRITICAL_SETTLING / (steps * eta)
     kp = (2.0 * rate - h) / a.square()
     slow = SINGLE_SETTLING / (steps * eta)
@@ -205,7 +201,7 @@ def _settling(a: torch.Tensor, h: torch.Tensor, eta: float, steps: float) -> Gai
 
 
 def _damping(a: torch.Tensor, h: torch.Tensor, eta: float, ki: float) -> Gains:
-    """The kp of critical damping for a given ki, or 0 where the curvature alone damps more than that."""
+    """The kp of critical damping for a given ki, or 0 if the curvature alone damps more."""
     kp = (2.0 * a * math.sqrt(ki / eta) - h) / a.square()
     return torch.full_like(a, ki), kp.clamp(min=0.0)
 
@@ -218,11 +214,11 @@ def _slope_and_curvature(
     found: list[Scaling] | None,
     steps: float | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """A = |g| and h = d^T Phi d along d = g / |g|, of one constraint; in the metric of P, where d = P g / |g|."""
+    """Slope |g| and curvature d^T Phi d along d = g / |g| of one constraint; in the metric of P, d = P g / |g|."""
     gradient = _gradients(violation, parameters)
     direction = gradient
     if found is not None:
-        # Over how many steps the violation is to go says how large the steps will be, on which Adam's P depends.
+        # Adam's P depends on the size of its steps, and that on the number of steps for the violation to settle.
         need = float(violation.detach().abs()) / (steps or SOME_STEPS)
         coming = [slope.detach() for slope in slopes]
         metric, _ = preconditioner(
@@ -244,7 +240,7 @@ def _slope_and_curvature(
 def _gradients(
     value: torch.Tensor, parameters: list[torch.Tensor], *, create_graph: bool = False
 ) -> list[torch.Tensor]:
-    """The gradient by parameter, with zeros for those that `value` does not depend on."""
+    """The gradient by parameter, with zeros for parameters on which `value` does not depend."""
     if not value.requires_grad:
         return [torch.zeros_like(p) for p in parameters]
     return list(

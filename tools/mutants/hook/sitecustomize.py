@@ -1,6 +1,6 @@
-"""Imports one module from a text of its own, if the environment asks for it.
+"""Imports one module from another text, if an environment variable says so.
 
-Python imports a module of this name when it starts, so that processes which a test starts have the fault as well.
+Python imports a module of this name when it starts, so processes that a test starts have the fault too.
 """
 
 import importlib.machinery

@@ -6,7 +6,7 @@ violations = {"flops": budget()}
 lagrangian.ascend(dual, violations)                         # the multiplier sees the size at test time
 lagrangian(loss, violations).backward()                     # the model gets the gradient of the expected size
 ...
-budget.fit()                                                # from near the budget to on it, before the harvest
+budget.fit()                                                # before the harvest: meet the budget exactly
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def budget(
 ) -> Budget:
     """A limit on the size of the network that `harvest` will make of `model`, as a violation.
 
-    A removed channel takes its weights out of the layer that computes it and out of the layers that use it, so the size
-    is a product of the widths of neighbouring layers. Sizes are shares of the whole network, with and without gates.
+    A removed channel has weights in the layer that computes it and in the layers that use it, so sizes are products of
+    the widths of neighbouring layers. A size is given as a share of the whole network, layers without gates included.
     The violation is
 
         (size after a harvest) / (size of the whole network) - limit
@@ -62,16 +62,16 @@ def budget(
 
     Args:
         model: a model with gates on channels.
-        example: an input, a tuple of all arguments, or a dict of them by name: FLOPs and times are those of this call.
+        example: an input, a tuple of all arguments, or a dict of them by name. FLOPs and times are measured on it.
         parameters: the share of the parameters that may be left.
         flops: the share of the FLOPs of convolutions and matrix products.
-        latency: the share of the time. Every distinct layer is measured at several widths, which takes about a second
-            each; times in between are interpolated. With many processes all ranks must call this, and all use the
-            times of rank 0.
+        latency: the share of the time. Every distinct layer is timed at several widths, which takes about a second
+            per layer; times between these widths are interpolated. With several processes all ranks must call this
+            function, and all use the times of rank 0.
 
     Returns:
-        A callable: `budget()` is the violation to give to a Lagrangian, `budget.realised()` and `budget.expected()` are
-        shares. It belongs to this model: a copy of the model needs its own.
+        A callable. `budget()` is the violation for a Lagrangian; `budget.realised()` and `budget.expected()` are
+        shares. A copy of the model needs a budget of its own.
 
     Example:
         >>> import nupi
@@ -88,7 +88,7 @@ def budget(
     given = {unit: limit for unit, limit in asked.items() if limit is not None}
     if len(given) != 1:
         what = "none" if not given else " and ".join(given)
-        raise ValueError(f"budget takes one of parameters=, flops= and latency=, and {what} came")
+        raise ValueError(f"budget takes one of parameters=, flops= and latency=, but {what} came")
     ((unit, limit),) = given.items()
     if isinstance(limit, bool) or not isinstance(limit, int | float) or not 0 < limit <= 1:
         raise ValueError(
@@ -98,8 +98,8 @@ def budget(
     layers = gated_layers(model)
     if on_weights := [name for name, layer in layers.items() if layer.gate.log_alpha.dim() != 1]:
         raise ValueError(
-            f"model has gates on the single weights of {on_weights[0]!r}: these become zeros, which a harvest does not "
-            "remove; gate channels, or constrain nupi.gates.density"
+            f"model has gates on the single weights of {on_weights[0]!r}: closed ones become zeros, which a harvest "
+            "does not remove; gate channels, or constrain nupi.gates.density"
         )
     call = Call.of(example)
     share, stuck = _share(model, call, unit), stuck_for_good(model, call)
@@ -110,24 +110,26 @@ def budget(
         limit=float(limit),
         **_structure(model, layers),
     )
-    why = "".join(f"; channels of {layer!r} cannot go: {reason}" for layer, reason in list(stuck.items())[:3])
+    why = "".join(
+        f"; channels of {layer!r} cannot be removed: {reason}" for layer, reason in list(stuck.items())[:3]
+    )
     why += f"; and those of {len(stuck) - 3} more layers" if len(stuck) > 3 else ""
     if made.smallest > limit:
         raise ValueError(
             f"{unit}={limit!r} cannot be reached: with all gates closed {made.smallest:.3f} of the network is left"
-            f"{why}; gate {'other' if stuck else 'more'} layers, or ask for more"
+            f"{why}; gate {'other' if stuck else 'more'} layers, or raise the limit"
         )
     if stuck:
         warnings.warn(
             f"some gates remove nothing from the network{why}. Gate other layers, or pass partial=True to harvest, "
-            "which otherwise refuses",
+            "which raises an error otherwise",
             stacklevel=2,
         )
     return made
 
 
 def _structure(model: nn.Module, layers: Mapping[str, Gated]) -> dict[str, Any]:
-    """The model, and what a uniform fit of a transformer needs to know of its blocks."""
+    """The model, and the sizes of its blocks that `fit(uniform=True)` needs."""
     if not all(isinstance(layer, GatedInput) for layer in layers.values()):
         return {"model": model}
     kinds = {block.user: block.kind for block in blocks(model)}
@@ -144,12 +146,12 @@ def _share(model: nn.Module, call: Call, unit: str) -> Callable[[torch.Tensor], 
     plain = copied(model)
     gates = sum(layer.gate.log_alpha.numel() for layer in gated_layers(model).values())
     bake(plain)
-    outputs(plain, call)  # for an error in words, if the model cannot be called so
+    outputs(plain, call)  # raises a clear error if the model cannot be called with the example
     by_structure = [isinstance(layer, GatedInput) for layer in gated_layers(model).values()]
     if any(by_structure) and not all(by_structure):
         raise ValueError(
-            "model has gates of attach_transformer and of attach: the size of both together cannot be computed; gate "
-            "it with one of the two"
+            "model has gates of attach_transformer and of attach: the size with both cannot be computed; use only one "
+            "of the two"
         )
     try:
         parts = (block_network if any(by_structure) else network)(model, plain, call)

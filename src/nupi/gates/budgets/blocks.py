@@ -1,4 +1,4 @@
-"""The parts of a transformer: the layers of its gated blocks, and what attention computes between them."""
+"""The parts of a transformer: the layers of its gated blocks, and the attention between them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def block_network(model: nn.Module, plain: nn.Module, call: Call) -> Network:
-    """The parts of a gated transformer, by its structure; arguments as for `network`."""
+    """The parts of a gated transformer, found by the names of its layers; arguments as for `network`."""
     conditions, gates = Conditions(), gate_numbers(model)
     shapes, counts = call_shapes(plain, call), flops_of(plain, call)
     parts = []
@@ -29,7 +29,7 @@ def block_network(model: nn.Module, plain: nn.Module, call: Call) -> Network:
         alive = torch.tensor([conditions.gate(number) for number in gates[block.user]])
         for maker in block.makers:
             outgoing = alive.repeat_interleave(maker.size).repeat(maker.copies)
-            # Attention to another tensor reads the weights of this layer past it: what that costs is the attention's.
+            # Attention to another tensor reads this layer's weights directly, so its cost counts for the attention.
             calls = shapes[maker.name][1] if maker.name in shapes else None
             parts.append(_linear(plain, maker.name, None, outgoing, calls))
         incoming = alive.repeat_interleave(block.size)
@@ -60,7 +60,7 @@ def _linear(
 
 
 def _attention(model: nn.Module, block: Block, alive: torch.Tensor, counts: dict[str, int]) -> Part:
-    """Scores and averages: each head costs the same."""
+    """The part that computes scores and weighted averages: each head costs the same."""
     inside = sum(
         counts.get(f"{type(model).__name__}.{name}", 0)
         for name in block.layers

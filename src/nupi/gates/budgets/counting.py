@@ -1,4 +1,4 @@
-"""How large the network is for given gates: a differentiable function, computed without loops over layers."""
+"""The size of the network as a differentiable function of the gates, computed without loops over layers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Widths:
-    """The number of channels that go into and come out of every part, given the gates.
+    """Computes the number of input and output channels of every part from the gates.
 
     Args:
         network: the parts and their conditions.
@@ -30,14 +30,14 @@ class Widths:
             for each in network.parts
         ]
         self._count = len(vectors)
-        # A harvest leaves one channel in every layer, which may be several positions, as those of a head are.
+        # A harvest leaves at least one channel in every layer. A channel may be several positions, as in a head.
         self._least = torch.tensor([vector.count(vector[0]) for vector in vectors])
         self._positions = torch.tensor([condition for vector in vectors for condition in vector])
         self._vectors = torch.tensor([number for vector, number in vectors.items() for _ in vector])
         self._places = torch.tensor(places).T
 
     def __call__(self, gates: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Channels in and out of each part: for gates that are open or closed, or open with a probability."""
+        """The numbers of input and output channels of each part, for gates that are 0 or 1 or probabilities."""
         self._to(gates.device)
         alive = self._evaluation(gates)[self._positions]
         widths = gates.new_zeros(self._count).index_add(0, self._vectors, alive)
@@ -57,9 +57,9 @@ class Count:
 
     Args:
         network: the parts and their conditions.
-        costs: of each part, (pair, single).
-        total: the cost of the whole network with all gates open; what the parts do not explain is constant.
-        gates: how many there are.
+        costs: the costs (pair, single) of each part.
+        total: the cost of the whole network with all gates open. The rest beyond the parts is constant.
+        gates: how many gates there are.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Count:
         self._rest = 1.0 - float(self(torch.ones(gates, dtype=torch.float64)))
 
     def __call__(self, gates: torch.Tensor) -> torch.Tensor:
-        """The share that is left for these gates, or expected to be for these probabilities."""
+        """The share left for these gates, or the expected share if they are probabilities."""
         incoming, outgoing = self.widths(gates)
         pair, single = self._costs.to(gates)
         left: torch.Tensor = ((pair * incoming + single) * outgoing).sum() + self._rest

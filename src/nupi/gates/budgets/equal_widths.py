@@ -1,9 +1,8 @@
-"""Which gates to leave open so that all blocks of a transformer end with as many heads, and as many MLP units.
+"""Choose gates so that all blocks of a transformer have the same number of heads, and the same number of MLP units.
 
-There is one such network for each pair of a number of heads and a number of units, and the limit leaves for each
-number of heads a largest number of units. Of these pairs, the one is taken whose widths are nearest in proportion to
-those that training has left. To move the fewest gates would meet the limit by heads alone: a head is worth as much as a
-hundred units.
+For each number of heads, the limit allows a largest number of units. Of these pairs, the one is taken that changes the
+widths after training least, in proportion. Changing the fewest gates would be worse: it would meet the limit by heads
+alone, because a head has as many parameters as about a hundred units.
 """
 
 from __future__ import annotations
@@ -34,16 +33,16 @@ class Widths:
 
 
 def in_words(counts: Mapping[str, int]) -> str:
-    """Such as "2 key-value heads and 1 MLP unit"; only where queries share them are there more heads than these."""
+    """The counts in words: "2 key-value heads and 1 MLP unit"."""
     return " and ".join(f"{count} {WORDS[kind]}{'s' * (count != 1)}" for kind, count in counts.items())
 
 
 @dataclass(frozen=True)
 class EqualWidths:
-    """What all blocks of a transformer can have in common.
+    """The widths that all blocks of a transformer can have.
 
     Args:
-        kinds: of each gated layer, "heads" or "mlp".
+        kinds: "heads" or "mlp" for each gated layer.
         counts: by kind, the numbers of gates to choose from, in rising order.
         says: whether the model's class can build these widths from its config.
     """
@@ -53,17 +52,17 @@ class EqualWidths:
     says: Callable[[Mapping[str, int]], bool]
 
     def strongest(self, layers: Sequence[torch.Tensor], counts: Mapping[str, int]) -> torch.Tensor:
-        """So many gates of each layer; `layers` are their numbers, the strongest first."""
+        """The first gates of each layer, as many as `counts` says; `layers` has their numbers, the strongest first."""
         return torch.cat([gates[: counts[kind]] for gates, kind in zip(layers, self.kinds, strict=True)])
 
     def around(
         self, share: Callable[[Mapping[str, int]], float], limit: float
     ) -> tuple[list[Widths], list[Widths]]:
-        """For each number of heads: the largest network that keeps the limit, and the smallest that does not.
+        """By number of heads, the largest network within the limit and the smallest beyond it.
 
         Args:
-            share: of the network that is left, by the number of gates in every block.
-            limit: of the share.
+            share: the share of the network that is left, as a function of the number of gates in every block.
+            limit: the limit of the share.
         """
         *first, last = dict.fromkeys(self.kinds)
         within, above = [], []
@@ -75,14 +74,14 @@ class EqualWidths:
         return within, above
 
     def nearest(self, within: Sequence[Widths], opened: Sequence[int], limit: float) -> Widths:
-        """Of the widths within a point below the limit those that change the present ones least in proportion.
+        """Of the widths at most one percentage point below the limit, those that change the present ones least.
 
-        If none is within a point, the largest network.
+        Changes are in proportion. If no widths are that near, the largest network.
 
         Args:
             within: networks that keep the limit.
             opened: how many gates of each layer are open now.
-            limit: of the share.
+            limit: the limit of the share.
         """
         now: dict[str, list[int]] = {}
         for kind, count in zip(self.kinds, opened, strict=True):

@@ -1,11 +1,11 @@
-"""Which gates to leave open at test time, so that a limit on the size is kept and used up.
+"""Choose the gates to leave open at test time, so that the size is just below its limit.
 
-Training ends near a limit. The gates nearest to where they open or close make up the difference:
+Training ends near the limit. Then some gates are opened or closed, those nearest to the point where they switch first:
 
-    prefix    the strongest gates, as many as fit: the size rises with their number
+    prefix    the strongest gates, as many as fit within the limit
     fill      then the next strongest that still fit, one by one, until the size is within `NEAR` of the limit
 
-The fill matters where gates differ in size: a head of attention may be 2% of a small network, an MLP unit 0.1%.
+The fill helps if gates differ in size: an attention head may be 2% of a small network, an MLP unit 0.1%.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ NEAR = 0.001
 
 
 def strongest(order: torch.Tensor, share: Share, limit: float) -> torch.Tensor:
-    """The gates to leave open: as many as fit, from the first of `order` on.
+    """The gates to leave open: the first of `order`, as many as fit within the limit.
 
     Args:
         order: the numbers of all gates, or of those that may be open, the strongest first.
-        share: of the network that is left, by gates that are 0 or 1.
-        limit: of the share.
+        share: the share of the network that is left, as a function of gates that are 0 or 1.
+        limit: the limit of the share.
 
     Returns:
         The part of `order` that stays open.
@@ -42,9 +42,9 @@ def strongest(order: torch.Tensor, share: Share, limit: float) -> torch.Tensor:
 
 
 def filled(order: torch.Tensor, share: Share, limit: float) -> torch.Tensor:
-    """As `strongest`, and after them every gate that still fits; arguments and result are the same."""
+    """The gates of `strongest`, and then every further gate that still fits; the same arguments and result."""
     chosen = strongest(order, share, limit)
-    for gate in order[len(chosen) + 1 :].split(1):  # the one in between is too large
+    for gate in order[len(chosen) + 1 :].split(1):  # the first one after `chosen` is too large
         if limit - share(chosen) <= NEAR:
             break
         more = torch.cat([chosen, gate])

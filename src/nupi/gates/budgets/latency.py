@@ -1,9 +1,9 @@
-"""How long the network takes for given gates: a table of measured times for every layer, interpolated.
+"""The time of the network as a function of the gates: a table of measured times for every layer, interpolated.
 
-Each layer is timed at a few widths in and out, on the device and for the input of the example. Times of convolutions
-are stairs: a processor takes 16 channels at once, so 33 cost as much as 48. So a layer is timed at both sides of a
-step. What the layers do not explain (activations, sums, pooling, attention) is shared out among them by the numbers
-they give, and falls with their widths.
+Each layer is timed at a few input and output widths, on the device and the input of the example. The time of a
+convolution is a staircase: a processor computes 16 channels at once, so 33 cost as much as 48. So a layer is timed at
+both sides of a step. The rest of the time (activations, sums, pooling, attention) is divided among the layers in
+proportion to their outputs, and falls with their widths.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from nupi.gates.call import Call
 
 STEP = 16  # channels that are computed at once
-POINTS = 8  # at which a width is measured: both sides of three steps, and the ends
-ROUNDS = 3  # of measurements, of which the shortest times count
-SECONDS = 0.003  # that each entry of a table is measured for in a round
+POINTS = 8  # widths at which a layer is measured: both sides of three steps, and the ends
+ROUNDS = 3  # measurements of each entry; the shortest counts
+SECONDS = 0.003  # duration of the measurement of one entry in one round
 
 
 def points(count: int, size: int = 1) -> list[int]:
-    """The widths at which a layer of `count` channels is measured, in rising order; those beyond `count` stand for it.
+    """The widths at which a layer of `count` channels is measured, in rising order. Above `count` is its own time.
 
     >>> points(64)
     [1, 16, 17, 32, 33, 48, 49, 64]
@@ -46,7 +46,7 @@ def points(count: int, size: int = 1) -> list[int]:
 
     Args:
         count: the channels of the whole layer.
-        size: how many go together, as those of a group do.
+        size: how many channels stay or go together, as in a group.
     """
     step = next(each for each in (STEP, 8, 1) if each == 1 or count >= 4 * each)
     steps = [max(1, round(count * quarter / 4 / step)) * step for quarter in (1, 2, 3)]
@@ -60,10 +60,10 @@ class Latency:
 
     Args:
         network: the parts and their conditions.
-        tables: of each part, the time by width in and width out (parts, POINTS, POINTS).
-        places: of each part, the widths in and out that these are (2, parts, POINTS).
+        tables: by part, the time for each input and output width: (parts, POINTS, POINTS).
+        places: the input and output widths of the tables: (2, parts, POINTS).
         total: the time of the whole network.
-        outputs: how many numbers each part gives.
+        outputs: how many numbers each part computes.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Latency:
         self._tables, self._places = tables / tables[:, -1, -1].sum(), places
 
     def __call__(self, gates: torch.Tensor) -> torch.Tensor:
-        """The share that is left for these gates, or for these probabilities about."""
+        """The share left for these gates, or about the expected share if they are probabilities."""
         tables, places = self._tables.to(gates), self._places.to(gates)
         parts = torch.arange(len(tables), device=gates.device)
         (i, u), (j, v) = (_cell(*each) for each in zip(self._widths(gates), places, strict=True))
@@ -92,10 +92,10 @@ class Latency:
 
 
 def _never_slower(tables: torch.Tensor) -> torch.Tensor:
-    """The tables with noise taken out of their order: a narrower layer takes at most the time of a wider one.
+    """The tables, corrected so that a narrower layer never takes longer than a wider one.
 
-    Times of small layers differ by more from call to call than from width to width. Left as measured, a network with
-    all gates closed may seem slower than the whole, and the gradient then opens gates to save time.
+    For small layers, times differ more between calls than between widths. Uncorrected, a network with all gates closed
+    could seem slower than the whole one, and the gradient would open gates to save time.
     """
     for dim in (1, 2):
         tables = tables.flip(dim).cummin(dim).values.flip(dim)
@@ -103,7 +103,7 @@ def _never_slower(tables: torch.Tensor) -> torch.Tensor:
 
 
 def _cell(width: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Between which two places each width is, and where between them."""
+    """By width, the index of the next smaller place, and the position between that and the next larger one (0 to 1)."""
     cell = torch.searchsorted(places, width.detach()[:, None].contiguous(), right=True).squeeze(1) - 1
     cell = cell.clamp(0, POINTS - 2)
     low, high = (places.gather(1, each[:, None]).squeeze(1) for each in (cell, cell + 1))
@@ -113,8 +113,8 @@ def _cell(width: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor, torc
 def timed(network: Network, plain: nn.Module, call: Call) -> Latency:
     """The latency of a plain model as a function of the gates, measured on these inputs.
 
-    In a run of many processes the times are those of rank 0: else each would have its own multiplier, and fit its own
-    network. All ranks must take part.
+    With several processes all ranks must call this. They use the times of rank 0, because with different times they
+    would get different multipliers and networks.
     """
     shapes = call_shapes(plain, call)
     measured: list[Any] = [None]
@@ -134,7 +134,7 @@ def timed(network: Network, plain: nn.Module, call: Call) -> Latency:
 
 
 def _places(network: Network, plain: nn.Module) -> torch.Tensor:
-    """The widths at which the parts are measured, in and out."""
+    """The input and output widths at which the parts are measured."""
     found = []
     for part in network.parts:
         size = _together(plain.get_submodule(part.name), len(part.outgoing))
@@ -147,7 +147,7 @@ def _measured(
 ) -> tuple[torch.Tensor, float]:
     """The tables of all parts, and the time of the whole model.
 
-    What disturbs a machine lasts for longer than one measurement, so each is made again after all the others.
+    A disturbance of the machine lasts longer than one measurement. So all are measured in turn, and then all again.
     """
     tables, totals = zip(*(_once(network, plain, call, shapes) for _ in range(ROUNDS)), strict=True)
     return torch.stack(tables).amin(0), min(totals)
@@ -157,9 +157,8 @@ def _once(
     network: Network, plain: nn.Module, call: Call, shapes: dict[str, tuple[torch.Size, torch.Size]]
 ) -> tuple[torch.Tensor, float]:
     nothing = torch.zeros(POINTS, POINTS, dtype=torch.float64)
-    known: dict[
-        object, torch.Tensor
-    ] = {}  # layers of the same form take the same time: one of them is measured
+    # Layers of the same form take the same time, so only one of them is measured.
+    known: dict[object, torch.Tensor] = {}
     tables = []
     for part in network.parts:
         layer = plain.get_submodule(part.name)
@@ -174,7 +173,7 @@ def _once(
 
 
 def _table(layer: nn.Module, part: Part, given: torch.Size) -> torch.Tensor:
-    """Seconds by width in (rows) and width out (columns)."""
+    """Seconds by input width (rows) and output width (columns)."""
     pairwise, count = part.parameters[0] > 0, len(part.outgoing)
     outs = [out for out in points(count, _together(layer, count)) if out <= count]
     ins = [each for each in points(len(part.incoming)) if each <= len(part.incoming)] if pairwise else [None]
@@ -187,10 +186,10 @@ def _table(layer: nn.Module, part: Part, given: torch.Size) -> torch.Tensor:
 def _narrow_seconds(
     layer: nn.Module, part: Part, given: torch.Size, width_in: int | None, width_out: int
 ) -> float:
-    """Of a layer with so many channels in, or as many as come out if that is None, and so many out."""
+    """The seconds of a layer with these numbers of input and output channels; None: as many inputs as outputs."""
     is_last = isinstance(layer, (nn.Linear, *LAYER_NORMS)) or is_conv1d(layer)
     dim = len(given) - 1 if is_last else 1
-    # A grouped convolution may have other numbers of channels in than out: what goes in has as many groups.
+    # A grouped convolution may have more outputs than inputs or fewer; both have the same number of groups.
     wanted = given[dim] * width_out // len(part.outgoing) if width_in is None else width_in
     small = copy.deepcopy(layer)
     outgoing = torch.arange(len(part.outgoing)) < width_out
@@ -201,7 +200,7 @@ def _narrow_seconds(
 
 
 def _together(layer: nn.Module, count: int) -> int:
-    """How many of a layer's channels go together: those of a group, or 1."""
+    """How many of a layer's channels stay or go together: those of a group, or 1."""
     groups = layer.num_groups if isinstance(layer, nn.GroupNorm) else int(getattr(layer, "groups", 1))
     return count // groups if groups > 1 else 1
 
@@ -212,7 +211,7 @@ def _seconds(module: Callable[..., Any], inputs: tuple[Any, ...]) -> float:
 
     threads = torch.get_num_threads()
     on_host = not any(isinstance(each, torch.Tensor) and each.device.type != "cpu" for each in inputs)
-    # Other programs on the machine do not count, if the time of this one can be told.
+    # Where possible, measure the time of this process only, not of other programs on the machine.
     clock: dict[str, Any] = {"timer": time.process_time} if on_host and threads == 1 else {}
     timer = Timer(
         "module(*inputs)", globals={"module": module, "inputs": inputs}, num_threads=threads, **clock

@@ -1,4 +1,4 @@
-"""A limit on the size of the harvested network: the violation, and how to end on it."""
+"""A limit on the size of the harvested network: the violation, and how to meet the limit at the end."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Budget:
         limit: the share of the whole network that may be left.
         smallest: the share that is left if all gates close.
 
-    With z the gates and share(p) the size of the network if the gates are open with probabilities p, as a share of
-    the whole network, the violation and its gradient are
+    Let z be the gates, and share(p) the expected size of the network, as a share of the whole, if the gates are open
+    with probabilities p. The violation and its gradient are
 
         value = share([median of z > 0]) - limit
-        gradient = that of share(P(z > 0))
+        gradient = gradient of share(P(z > 0))
 
     Example:
         >>> import nupi
@@ -68,9 +68,8 @@ class Budget:
 
     def __call__(self) -> torch.Tensor:
         """The violation: the share at test time minus the limit, with the gradient of the expected share."""
-        if (
-            self._unchecked is not None
-        ):  # once, as training starts: is the model still one that uses its gates?
+        # Checked once, at the first step of training: the model must still use its gates.
+        if self._unchecked is not None:
             gated_layers(self._unchecked)
             self._unchecked = None
         expected = self.expected()
@@ -81,29 +80,29 @@ class Budget:
         return self._share(torch.cat([gate.probability() for gate in self._gates]))
 
     def realised(self) -> torch.Tensor:
-        """The share of the network that a harvest would leave now: that of the gates open at test time."""
+        """The share of the network that a harvest would leave now."""
         return self._share(torch.cat([gate.is_open() for gate in self._gates]).to(torch.get_default_dtype()))
 
     def fit(self, *, uniform: bool = False) -> int:
-        """Open and close gates until the budget is kept and used up at test time, and say how many changed.
+        """Open and close gates until the size is just below the limit at test time; returns how many changed.
 
-        Training ends near the budget, not on it. Call this before the harvest: the gates nearest to the point where
-        they close make up the difference. What is left ends within 0.1 points below the limit, or within the size of
-        the smallest gate if that is more. A gate that is opened is just open, so the outputs hardly change; it is worth
-        something once the harvested network is trained on.
+        Training ends near the budget, not exactly on it. Call this before the harvest. It switches the gates nearest to
+        the point where they close. The size ends at most 0.1 percentage points below the limit, or the size of the
+        smallest gate if that is more. An opened gate is only just open, so the outputs hardly change. It becomes useful
+        if you train the harvested network further.
 
         Args:
-            uniform: leave as many heads in all blocks of a transformer, and as many MLP units, so that a config can say
-                how many (docs/gates.md has a table of the models whose own can). What is left then ends within the
-                size of one unit in every block below the limit, and more gates change. A warning says so if that is
-                more than a point, or if the class of the model cannot build these widths from its config.
+            uniform: leave the same number of heads, and of MLP units, in all blocks of a transformer, so that its
+                config can say them (docs/gates.md lists the models whose own config can). The size then ends further
+                below the limit, by up to one unit in every block, and more gates change. A warning says if it ends more
+                than one percentage point below, or if the model's class cannot build these widths from its config.
         """
         if not uniform:
             return self._leave(filled, opening=True)
         if self._equal is None:
             raise ValueError(
-                "uniform=True is for a transformer with gates of nupi.gates.attach_transformer on all of its heads, on "
-                "all of its MLPs, or on both"
+                "uniform=True needs a transformer with gates from nupi.gates.attach_transformer on all of its heads, "
+                "on all of its MLPs, or on both"
             )
         changed = self._leave(self._uniform, opening=True)
         self._warn_of_the_config(self._equal)
@@ -118,9 +117,11 @@ class Budget:
         layers = [order[of_layer[order] == i] for i in range(len(sizes))]
         within, above = equal.around(lambda counts: float(share(equal.strongest(layers, counts))), limit)
         if not within:
-            least = min(above, key=lambda widths: widths.share, default="the config takes no number of heads")
+            least = min(
+                above, key=lambda widths: widths.share, default="the config accepts no number of heads"
+            )
             raise ValueError(
-                f"uniform=True cannot keep {self.unit}={limit:g}: {least}; ask for more, or call fit() without "
+                f"uniform=True cannot keep {self.unit}={limit:g}: {least}; raise the limit, or call fit() without "
                 f"uniform=True, which can go down to {self.smallest:.4f}"
             )
         chosen = equal.nearest(within, opened, limit)
@@ -152,22 +153,22 @@ class Budget:
                 else ""
             )
             warnings.warn(
-                f"uniform=True leaves {in_words(counts)} in every block, which the config of this model cannot say: "
-                "the class's own from_pretrained will not load what is harvested. Equal widths bring nothing here: "
+                f"uniform=True leaves {in_words(counts)} in every block, but this model's config has no fields for it: "
+                "the class's own from_pretrained will not load the harvested model. So equal widths have no use here: "
                 f"call fit() without uniform=True{other}",
                 stacklevel=3,
             )
 
     def trim(self) -> int:
-        """Close the weakest open gates until the budget is kept at test time, and say how many they were.
+        """Close the weakest open gates until the budget is kept at test time; returns how many were closed.
 
-        As `fit`, but nothing is opened: for a network that may end below its budget (`Inequality`).
+        Unlike `fit` it opens no gate. Use it if the network may end below its budget (`Inequality`).
         """
         return self._leave(strongest, opening=False)
 
     @torch.no_grad()
     def _leave(self, choose: Callable[..., torch.Tensor], *, opening: bool) -> int:
-        """Leave the gates open that are chosen, from the strongest on, among all or among those that are open."""
+        """Open and close gates as `choose` says, among all gates or, without `opening`, among the open ones."""
         margins = torch.cat([gate.margin() for gate in self._gates])
         order = margins.argsort(descending=True, stable=True)
         if not opening:

@@ -1,9 +1,9 @@
-"""A network as a sum of parts, whose cost depends on how many channels go in and come out.
+"""The cost of a network as a sum over parts (layers), each with its number of input and output channels.
 
-    cost of a part = pair * channels in * channels out + single * channels out
+    cost of a part = pair * input channels * output channels + single * output channels
 
-A convolution has a weight for every pair of channels and a bias for every channel that comes out; a norm has two
-numbers for every channel. A weight is therefore gone if its input or its output channel is.
+A convolution has a weight for every pair of input and output channel, and a bias for every output channel. A norm has
+two numbers for every channel. So a weight is removed with its input channel or with its output channel.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Part:
     """One layer of the harvested network.
 
     Args:
-        name: of the layer.
-        incoming: for each channel that goes in, the condition under which it is there.
-        outgoing: for each channel that comes out, the same.
-        parameters: (pair, single).
-        flops: (pair, single), for the example.
+        name: the name of the layer.
+        incoming: for each input channel, the condition under which it stays.
+        outgoing: for each output channel, the condition under which it stays.
+        parameters: the number of parameters, (pair, single).
+        flops: the number of FLOPs on the example, (pair, single).
     """
 
     name: str
@@ -45,24 +45,24 @@ class Part:
 
 @dataclass(frozen=True)
 class Network:
-    """The parts that depend on gates, with the conditions that their channels are known by."""
+    """The parts that depend on gates, and the conditions of their channels."""
 
     parts: list[Part]
     conditions: Conditions
 
 
 def always(count: int) -> torch.Tensor:
-    """Conditions of channels that never go."""
+    """Conditions of channels that always stay."""
     return torch.full((count,), ALWAYS)
 
 
 def network(model: nn.Module, plain: nn.Module, call: Call) -> Network:
-    """The parts of a gated model, by its graph.
+    """The parts of a gated model, found by its graph.
 
     Args:
         model: the gated model.
         plain: a copy of it, with the gates made part of the weights.
-        call: the one whose FLOPs count.
+        call: the call whose FLOPs are counted.
 
     Raises:
         UntraceableError: as `trace` does.
@@ -84,7 +84,7 @@ def network(model: nn.Module, plain: nn.Module, call: Call) -> Network:
 def part(
     name: str, module: nn.Module, incoming: torch.Tensor | None, outgoing: torch.Tensor, output: torch.Size
 ) -> Part:
-    """The part that a layer is; `incoming` is None where channels that go in are not followed, and so all stay."""
+    """The part for a layer. `incoming` is None if its input channels are not followed, so all of them stay."""
     weight: torch.Tensor | None = getattr(module, "weight", None)
     bias = getattr(module, "bias", None) is not None
     if weight is None or weight.dim() == 1:  # a norm
@@ -92,7 +92,7 @@ def part(
         return Part(name, always(1), outgoing, (0, own), (0, 0))
     kernel, places = weight[0, 0].numel(), output.numel() / len(outgoing)
     if getattr(module, "groups", 1) > 1:
-        # An output has weights for the inputs of its group, which stay as long as it does.
+        # An output has weights only for the inputs of its group, and these stay or go with it.
         own = weight[0].numel()
         return Part(name, always(1), outgoing, (0, own + bias), (0, 2 * own * places))
     if incoming is None:
@@ -101,7 +101,7 @@ def part(
 
 
 def gate_numbers(model: nn.Module) -> dict[str, range]:
-    """By the name of the module that gates sit in, their numbers among all gates of the model."""
+    """By the name of the module that has the gates, their numbers among all gates of the model."""
     names = {module: name for name, module in model.named_modules()}
     first, found = 0, {}
     for layer in gated_layers(model).values():
@@ -111,7 +111,7 @@ def gate_numbers(model: nn.Module) -> dict[str, range]:
 
 
 def call_shapes(model: nn.Module, call: Call) -> dict[str, tuple[torch.Size, torch.Size]]:
-    """The shapes that each layer is given and gives on these inputs, by its name; of its last call."""
+    """By layer name, the shapes of its input and its output, in its last call on these inputs."""
     shapes: dict[str, tuple[torch.Size, torch.Size]] = {}
 
     def note(name: str) -> Any:

@@ -1,13 +1,15 @@
 """Harvest: turn a trained gated model into a smaller plain one that computes the same.
 
-The median gates become part of the weights; the graph of the model (`torch.fx`) says which channels are then zero
-wherever they are used; those are taken out of the layer that makes them, of its norm, and of the layers that use
-them. Heads and MLP units of transformers go by the structure of their blocks instead. The result is a model of the
-same class with narrower layers: it trains on, saves, and exports like any other.
+1. The median gates become part of the weights.
+2. The graph of the model (`torch.fx`) says which channels are then zero wherever they are used. For heads and MLP
+   units of transformers, the structure of their blocks says it instead.
+3. These channels are removed from the layer that makes them, from its norm, and from the layers that use them.
 
-Understood are convolutions (dense and depthwise), linear layers, batch norms, activations, pooling, flattening,
-reductions over space, sums, products and concatenations of layers' outputs, in any arrangement. Closed channels
-that reach anything else stay, and by default that is an error which names it.
+The result is a model of the same class with narrower layers. It trains, saves and exports like any other.
+
+A harvest supports convolutions, linear layers, norms, activations, pooling, flattening, reductions over space, and
+sums, products and concatenations of layers' outputs, in any arrangement. A closed channel that reaches anything else
+stays. By default that is an error, which names the operation.
 """
 
 from __future__ import annotations
@@ -42,15 +44,16 @@ __all__ = ["Footprint", "Harvest", "HarvestError", "harvest"]
 
 @dataclass(frozen=True)
 class Harvest:
-    """A smaller model, and what it was worth. `print` it for a table.
+    """A smaller model, and its cost before and after. `print` it for a table.
 
     Args:
         model: plain, in evaluation mode, without gates.
-        before: the cost of the model with its gates made part of the weights and nothing taken out.
+        before: the cost of the full model: gates made part of the weights, no channel removed.
         after: the cost of `model`.
-        channels: by layer, the output channels that are left and those there were.
+        channels: by layer, the number of output channels left and the number before.
         stuck: by gated layer, why some of its closed channels had to stay; empty unless `partial`.
-        difference: the largest difference of an output on the example, relative to the largest output or 1.
+        difference: the largest difference of an output on the example, divided by the largest output or by 1,
+            whichever is larger.
 
     Example:
         >>> import nupi
@@ -90,7 +93,7 @@ class Harvest:
         rows.extend(f"{layer}: closed channels stay, {why}" for layer, why in self.stuck.items())
         if noted(self.model):
             rows.append(
-                "its config cannot say these widths: once saved, load it with an auto class and "
+                "its config has no fields for these widths: once saved, load it with an auto class and "
                 "trust_remote_code=True, or with nupi.gates.from_pretrained"
             )
         return "\n".join(rows)
@@ -104,22 +107,22 @@ def harvest(
     tolerance: float | None = None,
     repeats: int = 20,
 ) -> Harvest:
-    """A smaller plain model with the same outputs as the gated `model` in evaluation mode.
+    """Return a smaller plain model with the same outputs as the gated `model` in evaluation mode.
 
     `model` is not changed. At least one channel of every layer stays.
 
     Args:
         model: a model with gated layers, which `torch.fx` can trace.
-        example: an input, a tuple of all arguments, or a dict of them by name: the graph's shapes, the check and the
-            timings are taken on it.
-        partial: where closed channels cannot be taken out, leave them and say so in `stuck`.
-        tolerance: the largest `difference` of an output on the example that may be. Unless given, 1e-5, or four times
-            the rounding of the model's parameters if that is more: 0.03 in bfloat16.
+        example: an input, a tuple of all arguments, or a dict of them by name. Both models are run, compared and
+            timed on it.
+        partial: leave closed channels that cannot be removed, and say why in `stuck`, instead of raising.
+        tolerance: the largest `difference` allowed between the outputs. Unless given, 1e-5, or four times the
+            rounding of the model's parameters if that is more: 0.03 in bfloat16.
         repeats: how often each model is timed.
 
     Raises:
         HarvestError: the model cannot be copied, called on the example or traced, a closed channel cannot be
-            taken out (unless `partial`), or the outputs differ.
+            removed (unless `partial`), or the outputs differ.
 
     Example:
         >>> import nupi
@@ -160,10 +163,10 @@ def harvest(
     allowed = rounding(small) if tolerance is None else tolerance
     if not gap <= allowed:
         raise HarvestError(
-            f"the outputs of the smaller model differ by {gap:.1e}, which is more than tolerance={allowed:g}; a "
-            "forward pass that is random, computes in lower precision than its parameters have, gives nan, or reads "
-            "the weights of a gated layer itself (tied weights) can cause this. If it is precision alone, pass a "
-            "larger tolerance"
+            f"the outputs of the smaller model differ by {gap:.1e}, which is more than tolerance={allowed:g}. "
+            "Causes: the forward pass is random, gives nan, computes in lower precision than its parameters have, or "
+            "reads the weights of a gated layer itself (tied weights). If the only cause is precision, pass a larger "
+            "tolerance"
         )
     with unchanged(small):
         before, after = measure([whole, small], call, repeats)

@@ -1,4 +1,4 @@
-"""From gated layers to plain ones: the median gate becomes part of the weights, and the gates are gone."""
+"""Turn gated layers into plain ones: multiply the median gates into the weights and remove the gates."""
 
 from __future__ import annotations
 
@@ -60,16 +60,17 @@ def _plain(layer: Gated) -> nn.Module:
 def _gated_norm(
     layer: GatedBatchNorm1d | GatedBatchNorm2d, z: torch.Tensor
 ) -> dict[str, torch.Tensor | None]:
-    """The affine map and the mean of a norm that includes its gate.
+    """The weight, bias and running mean of a batch norm that includes its gates z.
 
-    With w, b, m, v the norm's own, "after" is z (w (x - m) / sqrt(v) + b): w and b times z. "before" is
-    w (z x - m) / sqrt(v) + b = w z (x - m / z) / sqrt(v) + b where z > 0, and 0 elsewhere.
+    w, b, m, v are the weight, bias, mean and variance of the norm. With place "after", z (w (x - m) / sqrt(v) + b):
+    w and b are multiplied by z. With "before", w (z x - m) / sqrt(v) + b = w z (x - m / z) / sqrt(v) + b where
+    z > 0, and 0 elsewhere.
     """
     mean, variance = layer.running_mean, layer.running_var
     if mean is None or variance is None:
         raise HarvestError(
-            "a norm without running statistics gives other outputs for other batches, so a gate cannot become "
-            "part of its weights; build it with track_running_stats=True"
+            "a norm without running statistics computes them from each batch, so a gate cannot become part of its "
+            "weights; build it with track_running_stats=True"
         )
     z = spread(z, len(variance)).to(variance.dtype)
     weight = torch.ones_like(variance) if layer.weight is None else layer.weight
@@ -85,7 +86,10 @@ def _gated_norm(
 
 
 def _plain_norm(layer: GatedNorm, z: torch.Tensor) -> nn.Module:
-    """A layer, RMS or group norm with the gates in its affine map; right once the closed channels are out of it."""
+    """A plain layer, RMS or group norm whose weight and bias include the gates.
+
+    Its outputs are right only after its closed channels have been removed.
+    """
     if layer.place == "before":
         raise HarvestError(
             f"the gates in front of a {PLAIN[type(layer)].__name__} scale its input, which cannot become part of its "
@@ -108,8 +112,8 @@ def _plain_norm(layer: GatedNorm, z: torch.Tensor) -> nn.Module:
 
 
 def _as_plain(layer: Gated, **tensors: torch.Tensor | None) -> nn.Module:
-    """A plain layer with these parameters and buffers, and all else as `layer` has it."""
-    # A layer with gates on its inputs comes from its own class and from the plain one, in this order.
+    """A plain layer with these parameters and buffers, and all other attributes of `layer`."""
+    # A layer with gates on its inputs inherits from GatedInput first and from the plain class second.
     plain_type: Any = type(layer).__bases__[1] if isinstance(layer, GatedInput) else PLAIN[type(layer)]
     plain: nn.Module = plain_type.__new__(plain_type)
     plain.__dict__.update(layer.__dict__)

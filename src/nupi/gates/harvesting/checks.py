@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class HarvestError(ValueError):
-    """The model cannot be made smaller as asked; it is as it was.
+    """The model cannot be harvested. It has not been changed.
 
     Example:
         >>> import nupi
@@ -25,7 +25,7 @@ class HarvestError(ValueError):
         >>> nupi.gates.attach(model, "0")
         ['0']
         >>> with torch.no_grad():
-        ...     _ = model[0].gate.log_alpha[1:].fill_(-5.0)  # a softmax gives a closed channel a share too
+        ...     _ = model[0].gate.log_alpha[1:].fill_(-5.0)  # softmax makes the zeros positive
         >>> nupi.gates.harvest(model, torch.randn(16, 8))
         Traceback (most recent call last):
         nupi.gates.harvesting.checks.HarvestError: closed channels of '0' cannot be taken out: ...
@@ -35,7 +35,7 @@ class HarvestError(ValueError):
 
 
 def check_model(model: nn.Module) -> None:
-    """Refuse torch's wrappers, whose inside is the model that is meant."""
+    """Refuse a model inside one of torch's wrappers (compiled, data parallel)."""
     if inside := inside_wrapper(model):
         raise HarvestError(f"model is wrapped in {type(model).__name__}; pass model.{inside}")
 
@@ -52,11 +52,11 @@ def copied(model: nn.Module) -> nn.Module:
 
 
 def outputs(model: nn.Module, call: Call, name: str = "model") -> list[torch.Tensor]:
-    """All tensors that the model gives and that a harvest leaves as they are; the model is left as it was."""
+    """All output tensors that a harvest must not change. The call leaves the model as it was."""
     try:
         with unchanged(model), torch.no_grad():
             leaves = pytree.tree_leaves(_without_heads(call(model)))
-    except Exception as error:  # as above
+    except Exception as error:  # a forward pass too may raise anything
         raise HarvestError(
             f"{name} fails on the example (an input, a tuple of all arguments, or a dict of them by name), which is "
             f"{call}: {type(error).__name__}: {error}"
@@ -64,14 +64,14 @@ def outputs(model: nn.Module, call: Call, name: str = "model") -> list[torch.Ten
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     if not any(tensor.numel() for tensor in tensors):
         raise HarvestError(
-            "model gives no numbers on the example that could be compared; pass an example that is not empty, to "
+            "model gives no numbers on the example that could be compared; pass an example that is not empty, and "
             "a model that returns tensors, or tuples, lists or dicts of them"
         )
     return tensors
 
 
 def _without_heads(output: Any) -> Any:
-    """An output of `transformers` without what it has for each head: the cache, and the weights of attention."""
+    """An output of `transformers` without its entries per head: the cache and the attention weights."""
     if not isinstance(output, Mapping):
         return output
     return {
@@ -82,9 +82,9 @@ def _without_heads(output: Any) -> Any:
 
 
 def rounding(model: nn.Module) -> float:
-    """The largest `difference` that rounding explains: 1e-5, or four times the precision of the parameters.
+    """The largest `difference` that rounding explains: 1e-5, or four times the eps of the parameters' dtype if larger.
 
-    Transformers of 2 and of 12 layers, harvested in bfloat16 and in float16, differed by 0.6 to 2 times of it.
+    Transformers of 2 and of 12 layers, harvested in bfloat16 and in float16, differed by 0.6 to 2 eps.
 
     >>> rounding(nn.Linear(2, 2)), rounding(nn.Linear(2, 2).bfloat16())
     (1e-05, 0.03125)
@@ -94,7 +94,7 @@ def rounding(model: nn.Module) -> float:
 
 
 def difference(expected: list[torch.Tensor], found: list[torch.Tensor]) -> float:
-    """The largest difference between outputs, relative to the largest of them or 1; nan where one is nan.
+    """The largest difference between outputs, divided by the largest output or 1; nan if any output is nan.
 
     >>> difference([torch.tensor([4.0, -torch.inf])], [torch.tensor([3.0, -torch.inf])])
     0.25

@@ -1,12 +1,12 @@
-"""When is a channel alive? A condition on the gates, such as "gate 3 is open", or "gate 3 or gate 7 is open".
+"""Conditions on the gates that say when a channel is alive, such as "gate 3 is open" or "gate 3 or gate 7 is open".
 
-Conditions are numbered, so that the channels of a tensor have a vector of them. The same condition has the same
-number, and what is always or never true is 1 or 0. A condition is built of gates with `every` and `some` only, so
-closing a gate never brings a channel back to life.
+Conditions have numbers, so those of a tensor's channels are one vector. Equal conditions have the same number; 1 is
+always true, 0 never. A condition is built of gates with `every` and `some` only, so closing a gate never makes a
+channel alive.
 
     P(every) = product of P          P(some) = 1 - product of (1 - P)
 
-These hold for independent conditions, as gates are. With probabilities 0 and 1 they are exact in any case.
+These hold for independent conditions; gates are independent. With probabilities 0 and 1 they are always exact.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NEVER, ALWAYS = 0, 1
 
 
 class Conditions:
-    """All conditions of a network, each once."""
+    """All conditions of a network, each stored once."""
 
     def __init__(self) -> None:
         self._parts: list[tuple[Kind, frozenset[int]]] = [("some", frozenset()), ("every", frozenset())]
@@ -31,15 +31,15 @@ class Conditions:
         return self._number("gate", frozenset([index]))
 
     def every(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-        """Position by position, that both conditions hold."""
+        """The conditions "first and second", position by position."""
         return self._joined("every", first, second)
 
     def some(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-        """Position by position, that one of two conditions holds, or both."""
+        """The conditions "first or second", position by position."""
         return self._joined("some", first, second)
 
     def join(self, kind: Literal["every", "some"], first: int, second: int) -> int:
-        """One condition made of two, as short as it can be."""
+        """The number of "first and second" or "first or second", simplified."""
         deciding, neutral = (NEVER, ALWAYS) if kind == "every" else (ALWAYS, NEVER)
         if deciding in (first, second):
             return deciding
@@ -50,7 +50,7 @@ class Conditions:
         return next(iter(parts)) if len(parts) == 1 else self._number(kind, parts) if parts else neutral
 
     def evaluation(self) -> Evaluation:
-        """What computes the values of all conditions there are now."""
+        """A function that computes the values of all conditions made so far."""
         return Evaluation(self._parts)
 
     def _joined(
@@ -77,10 +77,10 @@ class Conditions:
 
 
 class Evaluation:
-    """The values of conditions, by number, given those of the gates; differentiable, and without loops over channels.
+    """Computes the values of all conditions from the values of the gates. Differentiable, no loop over channels.
 
     Args:
-        parts: of every condition. Parts have smaller numbers than what they are part of.
+        parts: the parts of every condition. A part has a smaller number than its condition.
     """
 
     def __init__(self, parts: list[tuple[Kind, frozenset[int]]]) -> None:
@@ -88,7 +88,7 @@ class Evaluation:
         for kind, inside in parts:
             depth.append(0 if kind == "gate" or not inside else 1 + max(depth[each] for each in inside))
         leaves = [number for number in range(2, len(parts)) if depth[number] == 0]
-        order = [NEVER, ALWAYS, *leaves]  # of the values, as they are computed
+        order = [NEVER, ALWAYS, *leaves]  # the conditions, in the order in which they are computed
         self._gates = torch.tensor([min(parts[number][1]) for number in leaves], dtype=torch.long)
         self._steps: list[tuple[Kind, torch.Tensor]] = []
         for level in range(1, max(depth) + 1):
@@ -104,7 +104,7 @@ class Evaluation:
         self._order = torch.tensor(order).argsort()
 
     def __call__(self, gates: torch.Tensor) -> torch.Tensor:
-        """The value of every condition: 0 or 1 where gates are, a probability where they are probabilities."""
+        """The value of every condition: 0 or 1 if gates are 0 or 1, a probability if they are probabilities."""
         self._to(gates.device)
         values = torch.cat([gates.new_tensor([0.0, 1.0]), gates[self._gates]])
         for kind, index in self._steps:

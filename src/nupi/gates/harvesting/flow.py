@@ -1,6 +1,6 @@
 """Follow the channels through a network, layer by layer.
 
-What has no rule keeps all channels that reach it, and the reason names it; nothing is guessed.
+A layer or operation without a rule keeps all channels that reach it, and the reason names it. Nothing is guessed.
 """
 
 from __future__ import annotations
@@ -19,26 +19,25 @@ from nupi.gates.harvesting.rules import NARROWED, RESHAPES, RULES, SIZES, SPLITS
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# What a class may define and still compute what the class it comes from does.
+# A class that defines only these computes the same as its base class.
 CONSTRUCTION = {"__init__", "extra_repr", "reset_parameters", "__module__", "__doc__", "__annotations__"}
 CONSTRUCTION |= {"__firstlineno__", "__static_attributes__"}  # from Python 3.13 on
 
 
 class Walk:
-    """One pass over the graph of a plain model whose shapes are known.
+    """Follows all channels in one pass over the graph of a plain model.
 
     Args:
         model: the plain model.
-        graph: of it.
-        gates: by the name of a layer or norm, the numbers of its gates, if the channels shall be known by the
-            gates that switch them; weights without gates then count as alive. Unless given, the weights themselves
-            say which channels are zero.
+        graph: its graph, with the shapes of all tensors.
+        gates: by the name of a layer or norm, the numbers of its gates. A channel is then alive if its gates are
+            open, and always if it has none. Unless given, a channel is alive if its weights are not zero.
 
     Attributes:
-        flows: the channels of each tensor that could be followed.
-        lost: why they could not be, for the others.
-        sizes: what reads a number of channels, and whose; or a tuple, if it reads more sizes than one.
-        channels: all of them, and what must stay.
+        flows: by node, the channels of its tensor, if they could be followed.
+        lost: by node, why they could not be followed.
+        sizes: by node that reads a number of channels, whose number; a tuple if it reads several sizes.
+        channels: all channels, and which of them must stay.
     """
 
     def __init__(self, model: nn.Module, graph: fx.Graph, gates: Mapping[str, range] | None = None) -> None:
@@ -61,20 +60,20 @@ class Walk:
                 self.channels.keep(flow.numbers[:1], LAST)
 
     def module(self, node: fx.Node) -> nn.Module | None:
-        """The layer that this node calls, if it calls one."""
+        """The layer that this node calls, or None."""
         return self.model.get_submodule(str(node.target)) if node.op == "call_module" else None
 
     def first(self, node: fx.Node) -> Any:
-        """What the node is called on."""
+        """The node's first argument."""
         return next(iter((*node.args, *node.kwargs.values())), None)
 
     def source(self, node: fx.Node) -> Flow | None:
-        """The channels of what the node is called on, if they could be followed."""
+        """The channels of the node's first argument, or None if they could not be followed."""
         first = self.first(node)
         return self.flows.get(first) if isinstance(first, fx.Node) else None
 
     def start(self, node: fx.Node, dim: int, weight: torch.Tensor, bias: torch.Tensor | None) -> Flow:
-        """New channels, of a layer with this weight and bias."""
+        """New channels for the output of a layer with this weight and bias."""
         shape = shape_of(node)
         assert shape is not None
         alive = self.alive(node, weight)
@@ -83,7 +82,7 @@ class Walk:
         return Flow(self.channels.new(len(weight)), alive, dim, shape)
 
     def alive(self, node: fx.Node, weight: torch.Tensor) -> torch.Tensor:
-        """When the rows of this weight of the node's layer are not all zero: the conditions, one a row."""
+        """By row of this weight of the node's layer, the condition under which the row is not zero."""
         if self._gates is None:
             return (
                 (weight != 0).flatten(1).any(1).long().cpu()
@@ -93,19 +92,19 @@ class Walk:
         own = self._gates.get(str(node.target))
         if own is None:
             return torch.full((len(weight),), ALWAYS)
-        size = len(weight) // len(own)  # of what one gate switches: a channel, or a group of them
+        size = len(weight) // len(own)  # channels per gate: more than one if it switches a group
         return torch.tensor([self.channels.conditions.gate(gate) for gate in own]).repeat_interleave(size)
 
     def use(self, flow: Flow, node: fx.Node) -> None:
-        """Ask that those of these channels that are not zero stay, for the layer of this node."""
+        """Note that the channels which are not zero must stay, because this node's layer uses them."""
         reason = (
-            f"is not zero where {_named(node, self.module(node))} uses it: on the way something is added to it, or "
-            "maps 0 to something else"
+            f"is not zero where {_named(node, self.module(node))} uses it: before that, something is added to it, or "
+            "an operation maps 0 to another number"
         )
         self.channels.keep(flow.numbers, reason, flow.alive)
 
     def _visit(self, node: fx.Node) -> Flow | None:
-        """The channels of what a node gives; None, and a word in `lost`, where they cannot be followed."""
+        """The channels of a node's output; None, with the reason in `lost`, if they cannot be followed."""
         if node.op in ("placeholder", "get_attr"):
             return None
         module = self.module(node)
@@ -115,33 +114,31 @@ class Walk:
         if node.op == "output":
             reason = "is part of the model's output"
         elif module in self._shared:
-            reason = (
-                f"meets {node.target!r}, which is used twice, shares parameters, or has them read elsewhere"
-            )
+            reason = f"goes into {node.target!r}, which is used twice, shares parameters, or has them read elsewhere"
         elif rule is None:
-            reason = f"meets {_named(node, module)}, which has no rule here"
+            reason = f"goes into {_named(node, module)}, which harvest does not support"
         elif self._misreads_size(node, kind):
-            reason = f"meets {_named(node, module)}, which may read the number of channels"
+            reason = f"goes into {_named(node, module)}, which may read the number of channels"
         else:
             try:
                 flow = rule(self, node, module)
                 if flow is not None or not incoming or kind in SIZES:
                     return flow
-                reason = f"meets {_named(node, module)}, called in a way that is not covered"
+                reason = f"goes into {_named(node, module)}, called in a way that harvest does not support"
             except NotCoveredError as uncovered:
-                reason = f"meets {_named(node, module)}: {uncovered}"
+                reason = f"goes into {_named(node, module)}: {uncovered}"
         self._stop(node, reason)
         return None
 
     def _misreads_size(self, node: fx.Node, kind: Any) -> bool:
-        """Whether a number of channels goes where no rule looks for it."""
+        """Whether the node reads a number of channels that no rule follows there."""
         read = {source for source in node.all_input_nodes if source in self.sizes}
         if kind in SPLITS:
             return bool(read) and self.first(node) not in self.flows
         return bool(read) and kind not in RESHAPES and not (kind in SIZES and read == {self.first(node)})
 
     def _stop(self, node: fx.Node, reason: str) -> None:
-        """Keep all channels that come in, or whose number does."""
+        """Keep all channels that the node gets, and those whose number it gets."""
         self.lost[node] = reason
         for source in node.all_input_nodes:
             read = self.sizes.get(source, self.flows.get(source))
@@ -151,7 +148,7 @@ class Walk:
 
 
 def _plain_type(module: nn.Module) -> type[nn.Module]:
-    """The type that a layer's rule goes by: torch's, if the user's own is only made differently."""
+    """The type whose rule applies: torch's, if the user's subclass changes only how the layer is built."""
     for base in type(module).__mro__:
         if base in RULES:
             return base
@@ -169,7 +166,7 @@ def _named(node: fx.Node, module: nn.Module | None) -> str:
 
 
 def _shared_modules(model: nn.Module, graph: fx.Graph) -> set[nn.Module]:
-    """The layers that are called twice, share a parameter, or have one that is read from outside."""
+    """The layers that are called twice, share a parameter, or have a parameter that is read outside the layer."""
     called = [model.get_submodule(str(node.target)) for node in graph.nodes if node.op == "call_module"]
     calls = Counter(called)
     owners = Counter(parameter for module in calls for parameter in module.parameters())

@@ -29,7 +29,7 @@ class Footprint:
     Args:
         parameters: how many there are.
         nonzero: how many of them are not zero.
-        flops: of convolutions and matrix products, a multiplication and an addition being two.
+        flops: operations of convolutions and matrix products; a multiplication and an addition are two.
         milliseconds: the median time on the CPU.
     """
 
@@ -40,7 +40,7 @@ class Footprint:
 
 
 def measure(models: Sequence[nn.Module], call: Call, repeats: int) -> list[Footprint]:
-    """The footprints of models in evaluation mode on the same inputs, timed in turn so that noise is shared."""
+    """The footprints of models in evaluation mode. They are timed in turn, so that all get the same noise."""
     here = [_on_cpu(model) for model in models]
     call = call.on_cpu()
     flops = [flops_of(model, call)["Global"] for model in here]
@@ -64,18 +64,16 @@ def measure(models: Sequence[nn.Module], call: Call, repeats: int) -> list[Footp
 
 
 def flops_of(model: nn.Module, call: Call) -> dict[str, int]:
-    """The FLOPs of a call: of the whole model as "Global", and of each module under the model's class and its name."""
+    """The FLOPs of a call: "Global" for the whole model, "ModelClass.name" for each module."""
     from torch.utils.flop_counter import FlopCounterMode
 
     trained = [each for each in model.parameters() if each.requires_grad]
     fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(
-        False
-    )  # of attention as one operation, whose FLOPs torch does not count
+    # torch counts no FLOPs of its fused attention.
+    torch.backends.mha.set_fastpath_enabled(False)
+    # With gradients, the counter fails if a module gets a view of a parameter.
     for parameter in trained:
-        parameter.requires_grad_(
-            False
-        )  # else the counter fails where a module is given a view of a parameter
+        parameter.requires_grad_(False)
     try:
         with unchanged(model), torch.no_grad(), FlopCounterMode(display=False) as counter:
             call(model)

@@ -1,4 +1,4 @@
-"""Take channels out of plain layers, in place."""
+"""Remove channels from plain layers, in place."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def narrow(walk: Walk) -> dict[str, tuple[int, int]]:
-    """Narrow every layer to the channels that must stay; returns those left and those there were, by layer."""
+    """Narrow every layer to the channels that must stay. Returns by layer how many are left and how many there were."""
     left: dict[str, tuple[int, int]] = {}
     for node, flow in walk.flows.items():
         module = walk.module(node)
@@ -34,7 +34,7 @@ def narrow(walk: Walk) -> dict[str, tuple[int, int]]:
 def narrow_layer(
     module: nn.Module, outgoing: torch.Tensor | None = None, incoming: torch.Tensor | None = None
 ) -> None:
-    """Leave these channels of what comes out of a layer, and of what goes in, in place; None leaves all."""
+    """Keep only these output and input channels of a layer, in place; None keeps all."""
     if isinstance(module, CONVOLUTIONS):
         _narrow_convolution(module, outgoing, incoming)
     elif isinstance(module, nn.Linear):
@@ -65,7 +65,7 @@ def _narrow_convolution(
     _select(conv, "weight", outgoing, None if grouped else incoming)
     _select(conv, "bias", outgoing)
     conv.out_channels = len(conv.weight)
-    conv.groups = conv.groups * conv.out_channels // before if grouped else 1  # groups go as a whole
+    conv.groups = conv.groups * conv.out_channels // before if grouped else 1  # groups are removed as a whole
     conv.in_channels = conv.weight.shape[1] * conv.groups
 
 
@@ -81,11 +81,11 @@ def _narrow_norm(norm: nn.LayerNorm | nn.RMSNorm | nn.GroupNorm, outgoing: torch
     if OVER_OPEN not in norm.__dict__ and isinstance(norm, nn.RMSNorm):
         _rescale(norm, norm.normalized_shape[0] / left)
     norm.normalized_shape = (left,)
-    norm.__dict__.pop(OVER_OPEN, None)  # from here on it is a norm like any other
+    norm.__dict__.pop(OVER_OPEN, None)  # only open channels are left, so it is a plain norm now
 
 
 def _rescale(norm: nn.RMSNorm, ratio: float) -> None:
-    """Make up for zeros that no longer count in the mean; `ratio` is the channels that were, over those that are."""
+    """Correct scale and eps after zeros have left the mean. `ratio`: the number of channels before, over that now."""
     norm.eps = (torch.finfo(norm.weight.dtype).eps if norm.eps is None else norm.eps) * ratio
     with torch.no_grad():
         norm.weight.mul_(ratio**0.5)
@@ -94,7 +94,7 @@ def _rescale(norm: nn.RMSNorm, ratio: float) -> None:
 def _select(
     module: nn.Module, name: str, rows: torch.Tensor | None, columns: torch.Tensor | None = None
 ) -> None:
-    """Keep these rows, and these columns, of a parameter or buffer that may not be there; None keeps all."""
+    """Keep only these rows and columns of a parameter or buffer, if there is one; None keeps all."""
     tensor: torch.Tensor | None = getattr(module, name)
     if tensor is None or all(which is None or bool(which.all()) for which in (rows, columns)):
         return
@@ -110,7 +110,7 @@ def _select(
 
 
 def _memory_format(tensor: torch.Tensor) -> torch.memory_format:
-    """Channels last where the tensor is so: another layout would run at another speed."""
+    """The memory format of the tensor. The narrow one keeps it, because another would run at another speed."""
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.dim())
     if last is not None:
         strides = torch.empty(tensor.shape, device="meta", memory_format=last).stride()

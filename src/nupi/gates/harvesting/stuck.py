@@ -1,4 +1,4 @@
-"""Why closed channels have to stay."""
+"""Say why closed channels cannot be removed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def stuck_for_good(model: nn.Module, call: Call) -> dict[str, str]:
-    """Why channels of a gated layer would have to stay even if all gates of the model were closed, by layer.
+    """By gated layer, why its channels would have to stay even if all gates of the model were closed.
 
     Raises:
         UntraceableError: as `trace` does.
@@ -38,7 +38,10 @@ def stuck_for_good(model: nn.Module, call: Call) -> dict[str, str]:
 
 
 def closed_channels(model: nn.Module) -> dict[str, tuple[str, torch.Tensor]] | None:
-    """By layer with gates on what comes out: the module its gates sit in, and which are closed; None without such."""
+    """By layer with gates on its outputs, the name of the module that has the gates, and which gates are closed.
+
+    None if the model has no such layer.
+    """
     names = {module: name for name, module in model.named_modules()}
     layers = {
         layer: module for layer, module in gated_layers(model).items() if not isinstance(module, GatedInput)
@@ -52,7 +55,7 @@ def closed_channels(model: nn.Module) -> dict[str, tuple[str, torch.Tensor]] | N
 
 
 def stuck_channels(walk: Walk, closed: Mapping[str, tuple[str, torch.Tensor]]) -> dict[str, str]:
-    """Why closed channels have to stay, for each layer that has such."""
+    """By layer, why closed channels cannot be removed; only layers that have such channels."""
     stuck: dict[str, str] = {}
     nodes = {node.target: node for node in (*walk.flows, *walk.lost) if node.op == "call_module"}
     for layer, (name, is_closed) in closed.items():
@@ -65,9 +68,8 @@ def stuck_channels(walk: Walk, closed: Mapping[str, tuple[str, torch.Tensor]]) -
         if flow is None:
             stuck[layer] = f"its output {walk.lost[nodes[name]]}"
             continue
-        positions = is_closed.repeat_interleave(
-            len(flow.numbers) // len(is_closed)
-        )  # a gate may have a group
+        # One gate may switch a group of channels.
+        positions = is_closed.repeat_interleave(len(flow.numbers) // len(is_closed))
         for number in flow.numbers[positions].tolist():
             why = walk.channels.reason(number)
             if why not in (None, LAST):
@@ -77,8 +79,8 @@ def stuck_channels(walk: Walk, closed: Mapping[str, tuple[str, torch.Tensor]]) -
 
 
 def _unseen(walk: Walk, name: str, nodes: Mapping[Any, fx.Node]) -> str:
-    """Why the graph has no call of this module."""
+    """Say why the graph has no call of this module."""
     around = next((node for target, node in nodes.items() if name.startswith(f"{target}.")), None)
     if around is None:
         return "the forward pass never calls it"
-    return f"it is inside {around.target!r} ({type(walk.module(around)).__name__}), which is not looked into"
+    return f"it is inside {around.target!r} ({type(walk.module(around)).__name__}), whose inside harvest does not see"

@@ -25,24 +25,24 @@ def attach_transformer(
     stretch: tuple[float, float] = STRETCH,
     clamp: float | None = None,
 ) -> list[str]:
-    """Gate the attention heads and the MLP units of a transformer in place, and say where.
+    """Put gates on the attention heads and the MLP units of a transformer, in place; returns where.
 
-    The blocks are found by their structure: those of BERT, DistilBERT, GPT-2, Llama, ViT and others of `transformers`
-    whose layers have the same names, and torch's own `nn.MultiheadAttention` with the MLP beside it, as torchvision's
-    ViT has them. A `HeadAttention` with the same parameters takes the place of torch's. Where several heads of queries
-    share one of keys and values, a gate switches such a group. The width of the embedding has no gates.
+    The blocks are found by the names of their layers: those of BERT, DistilBERT, GPT-2, Llama, ViT and others of
+    `transformers` with the same names. Also found are torch's own `nn.MultiheadAttention` and the MLP beside it, as in
+    torchvision's ViT; a `HeadAttention` with the same parameters replaces torch's. If several query heads share one
+    key-value head, one gate switches this group. The width of the embedding has no gates.
 
     Args:
         model: a transformer.
         heads: a pattern of the names of attention modules, such as "*.layers.1*"; None for no gates on heads.
         mlps: the same for MLPs.
-        droprate_init: as for `HardConcrete`, and so are `temperature`, `stretch` and `clamp`.
-        temperature: of the gates.
-        stretch: of the gates.
-        clamp: of the gates.
+        droprate_init: as for `HardConcrete`.
+        temperature: as for `HardConcrete`.
+        stretch: as for `HardConcrete`.
+        clamp: as for `HardConcrete`.
 
     Returns:
-        The names of the layers that have gates on their inputs now: the output projections of attention and of MLPs.
+        The names of the layers that now have gates on their inputs: the output projections of attention and MLPs.
 
     Example:
         >>> from transformers import GPT2Config, GPT2Model
@@ -55,8 +55,8 @@ def attach_transformer(
     found = list(blocks(model))
     if not found:
         raise ValueError(
-            f"model, a {type(model).__name__}, has no attention or MLP that is known by its structure; gate its layers "
-            "by name with nupi.gates.attach"
+            f"model, a {type(model).__name__}, has no attention or MLP with known layer names; gate its layers by name "
+            "with nupi.gates.attach"
         )
     chosen = [
         block

@@ -1,4 +1,4 @@
-"""Attention whose heads can go: torch's own wants as many channels in all heads as the embedding has."""
+"""Attention whose heads can be removed. In torch's own, all heads together must be as wide as the embedding."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class HeadAttention(nn.Module):
-    """What an `nn.MultiheadAttention` computes, with as many heads as are left.
+    """An `nn.MultiheadAttention` from which heads can be removed; with all heads it computes the same.
 
-    Its parameters are those of torch's module, the same objects; two of them have other names: `in_proj.weight` for
-    `in_proj_weight`, and the same for the bias. A state dict of torch's module can be loaded.
+    Its parameters are the objects of torch's module. Two have other names: `in_proj.weight` for `in_proj_weight`,
+    `in_proj.bias` for `in_proj_bias`. It also loads a state dict of torch's module.
 
     Args:
         attention: torch's module.
@@ -49,7 +49,7 @@ class HeadAttention(nn.Module):
         average_attn_weights: bool = True,  # noqa: FBT001, FBT002
         is_causal: bool = False,  # noqa: FBT001, FBT002, ARG002 - a hint; torch wants the mask with it
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """As torch has it: the output, and the weights of attention or None."""
+        """The output, and the attention weights or None, as in torch."""
         batched = query.dim() == 3
         made = self.in_proj(query).chunk(3, -1) if query is key is value else self._made(query, key, value)
         if not batched:
@@ -71,7 +71,7 @@ class HeadAttention(nn.Module):
         return (y, weights) if batched else (y[0], None if weights is None else weights[0])
 
     def _made(self, *given: torch.Tensor) -> list[torch.Tensor]:
-        """Queries, keys and values from tensors of their own."""
+        """Queries, keys and values, each computed from its own input."""
         weights, bias = self.in_proj.weight.chunk(3), self.in_proj.bias
         biases = (None, None, None) if bias is None else bias.chunk(3)
         return [functional.linear(*each) for each in zip(given, weights, biases, strict=True)]
@@ -83,12 +83,12 @@ class HeadAttention(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *others)
 
     def extra_repr(self) -> str:
-        """The heads that are left."""
+        """The number of heads left, and their width."""
         return f"num_heads={self.num_heads}, head_dim={self.head_dim}"
 
 
 def has_heads(module: nn.Module) -> bool:
-    """Whether this is torch's own attention in a form that can have gates on heads, or has."""
+    """Whether this is torch's attention with options that allow gates on heads, or a `HeadAttention`."""
     if isinstance(module, HeadAttention):
         return True
     return (
@@ -100,7 +100,7 @@ def has_heads(module: nn.Module) -> bool:
 
 
 def open_attention(model: nn.Module, blocks: Iterable[Block]) -> None:
-    """Replace torch's attention in these blocks by attention whose heads can go, in place."""
+    """Replace torch's attention in these blocks by `HeadAttention`, in place."""
     for block in blocks:
         module = model.get_submodule(block.core)
         if isinstance(module, nn.MultiheadAttention):
@@ -115,7 +115,7 @@ def _linear(weight: torch.Tensor, bias: torch.Tensor | None) -> nn.Linear:
 
 
 def _mask(pairs: torch.Tensor | None, padding: torch.Tensor | None, q: torch.Tensor) -> torch.Tensor | None:
-    """Both masks as numbers to add to the scores, of shape (batch, heads, queries, keys)."""
+    """Both masks as one tensor to add to the scores, of shape (batch, heads, queries, keys)."""
     if pairs is not None:
         pairs = _added(pairs, q)
         pairs = pairs.unflatten(0, (len(q), -1)) if pairs.dim() == 3 else pairs
@@ -127,7 +127,7 @@ def _mask(pairs: torch.Tensor | None, padding: torch.Tensor | None, q: torch.Ten
 
 
 def _added(mask: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
-    """A mask that is True where attention may not look, as minus infinity."""
+    """A mask to add to the scores: minus infinity where a boolean mask is True."""
     if mask.dtype != torch.bool:
         return mask.to(q.dtype)
     return torch.zeros_like(mask, dtype=q.dtype).masked_fill(mask, -torch.inf)

@@ -1,13 +1,13 @@
 """The attention and the MLPs of a transformer, found by the names and sizes of their layers.
 
-A forward pass of `transformers` cannot be traced by `torch.fx`, but the structure is always the same: some layers make
-the channels of a block, one layer uses them. What is gated is the input of the layer that uses them:
+`torch.fx` cannot trace a forward pass of `transformers`. But the structure is always the same: some layers make the
+channels of a block, and one layer uses them. The gates are on the input of the layer that uses them:
 
     attention    o_proj(z * attention(q_proj(x), k_proj(x), v_proj(x)))      one gate a head, or a key-value group
     MLP          down_proj(z * act(gate_proj(x)) * up_proj(x))               one gate a unit
 
-A closed gate takes its columns out of the layer that uses the channels, and its rows out of all that make them. The
-width of the embedding stays.
+A harvest removes the columns of a closed gate from the layer that uses the channels, and its rows from all layers that
+make them. The width of the embedding stays.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Kind: TypeAlias = Literal["heads", "mlp"]
 
-# Names of layers: those that make the channels, then the one that uses them. A dot leads into a submodule.
+# Names of layers: those that make the channels, then the one that uses them. A dot is for a submodule.
 ATTENTION: tuple[tuple[tuple[str, ...], str], ...] = (
     (("q_proj", "k_proj", "v_proj"), "o_proj"),
     (("q_proj", "k_proj", "v_proj"), "out_proj"),
@@ -49,9 +49,9 @@ class Maker:
     """A layer whose outputs a block's gates switch.
 
     Args:
-        name: of the layer.
-        size: how many outputs in a row belong to one gate.
-        copies: how often the outputs of all gates come, one after another: 3 if a layer makes queries, keys and values.
+        name: the name of the layer.
+        size: how many consecutive outputs belong to one gate.
+        copies: how often the outputs of all gates are repeated: 3 if one layer makes queries, keys and values.
     """
 
     name: str
@@ -61,16 +61,16 @@ class Maker:
 
 @dataclass(frozen=True)
 class Block:
-    """Channels inside a transformer that can go.
+    """The attention or an MLP of a transformer, whose channels can be removed.
 
     Args:
-        name: of the module that has the layers.
+        name: the name of the module that has the layers.
         kind: "heads" or "mlp".
         makers: the layers that make the channels.
         user: the layer that uses them.
-        size: how many inputs of `user` in a row belong to one gate.
+        size: how many consecutive inputs of `user` belong to one gate.
         gates: how many gates there are.
-        core: the module in which the channels of attention meet.
+        core: the name of the module that computes the attention of queries, keys and values.
     """
 
     name: str
@@ -96,7 +96,7 @@ def widths(layer: nn.Module) -> tuple[int, int]:
 
 
 def blocks(model: nn.Module) -> Iterator[Block]:
-    """All blocks of the model that are known by their structure, in the model's order."""
+    """All blocks of the model whose layers have known names, in the model's order."""
     for name, module in model.named_modules():
         for makers, user in ATTENTION:
             if (names := _present(module, name, makers, user)) and (found := _attention(model, name, *names)):
@@ -135,7 +135,7 @@ def _attention(model: nn.Module, name: str, makers: list[str], user: str) -> Blo
     channels = widths(model.get_submodule(user))[0]
     outputs = [widths(model.get_submodule(maker))[1] for maker in makers]
     made: tuple[Maker, ...]
-    if len(makers) == 1:  # queries, keys and values in one
+    if len(makers) == 1:  # one layer makes queries, keys and values
         gates, made = channels // head, (Maker(makers[0], head, 3),)
         fits = outputs[0] == 3 * channels
     else:
@@ -149,7 +149,7 @@ def _attention(model: nn.Module, name: str, makers: list[str], user: str) -> Blo
 
 
 def _own_attention(name: str, attention: nn.Module) -> Block:
-    """Torch's own attention: one layer makes queries, keys and values."""
+    """The block of torch's own attention, in which one layer makes queries, keys and values."""
     assert isinstance(attention, nn.MultiheadAttention | HeadAttention)
     size = attention.head_dim
     makers = (Maker(f"{name}.in_proj", size, 3),)
@@ -157,13 +157,13 @@ def _own_attention(name: str, attention: nn.Module) -> Block:
 
 
 def _inside_torch(model: nn.Module, name: str) -> bool:
-    """Whether the attention belongs to a block of torch's own, whose code reads its weights past the module."""
+    """Whether the attention is part of a torch block, whose code reads the weights without calling the module."""
     parent = model.get_submodule(name.rpartition(".")[0])
     return type(parent).__module__.startswith("torch.nn.modules.transformer")
 
 
 def _beside_attention(model: nn.Module, name: str, module: nn.Module) -> Iterator[Block]:
-    """MLPs that are an nn.Sequential beside torch's own attention, as in torchvision's ViT."""
+    """The MLPs that are an nn.Sequential beside torch's own attention, as in torchvision's ViT."""
     if any(isinstance(child, nn.MultiheadAttention | HeadAttention) for child in module.children()):
         for child, layers in module.named_children():
             linear = [each for each, layer in layers.named_children() if isinstance(layer, nn.Linear)]

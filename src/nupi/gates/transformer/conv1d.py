@@ -1,4 +1,4 @@
-"""GPT-2's own linear layer with gates on what goes in. Imported only for models that have one."""
+"""GPT-2's own linear layer, `Conv1D`, with gates on its inputs. Imported only for models that have one."""
 
 from __future__ import annotations
 

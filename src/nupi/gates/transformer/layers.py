@@ -1,4 +1,4 @@
-"""Linear layers with gates on what goes in."""
+"""Linear layers with gates on their inputs."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from nupi.gates.layers import Gated, is_conv1d
 
 
 class GatedInput(Gated):
-    """What layers with gates on their inputs have.
+    """Base class of layers with gates on their inputs.
 
     Attributes:
-        size: how many inputs in a row one gate switches.
+        size: how many consecutive inputs one gate switches.
     """
 
     size: int
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - torch's name
-        """The layer, on its gated input."""
+        """Apply the layer to its gated input."""
         output: torch.Tensor = super().forward(input * self._spread(self.gate()).to(input.dtype))
         return output
 
     def gated_weight(self, z: torch.Tensor) -> torch.Tensor:
-        """The weight with the gates made part of it."""
+        """The weight multiplied by the gates."""
         weight = self.weight
         assert isinstance(weight, torch.Tensor)
         spread = self._spread(z).to(weight.dtype)
@@ -37,15 +37,15 @@ class GatedInput(Gated):
 
 
 class GatedInputLinear(GatedInput, nn.Linear):
-    """A linear layer with a gate for every `size` inputs; the bias has none.
+    """A linear layer with a gate for every `size` inputs; the bias has no gate.
 
     With z the gates, y = W (z x) + b.
 
     Args:
-        linear: the plain layer, whose parameters are taken over.
+        linear: the plain layer; the new layer uses its parameters.
         gate: of shape (in_features / size,).
-        size: how many inputs in a row a gate switches: those of a head.
-        parameters_per_gate: how many parameters go with one gate, here and in the layers that make the inputs.
+        size: how many consecutive inputs one gate switches: those of a head.
+        parameters_per_gate: how many parameters one gate switches, in this layer and in those that make the inputs.
 
     Example:
         >>> layer = GatedInputLinear(nn.Linear(12, 8), HardConcrete(3), size=4, parameters_per_gate=4 * 8)
@@ -59,7 +59,7 @@ class GatedInputLinear(GatedInput, nn.Linear):
 
 
 def gated_input(layer: nn.Module, gate: HardConcrete, *, size: int, parameters_per_gate: int) -> GatedInput:
-    """A layer of either kind with gates on its inputs."""
+    """`layer` with gates on its inputs; it is an `nn.Linear` or a `Conv1D`."""
     if isinstance(layer, nn.Linear):
         return GatedInputLinear(layer, gate, size=size, parameters_per_gate=parameters_per_gate)
     from nupi.gates.transformer.conv1d import GatedInputConv1D

@@ -1,8 +1,8 @@
-"""Say the widths of a harvested transformer in the fields that its config has, where they can say it.
+"""Write the widths of a harvested transformer into its config's own fields, if all blocks have the same width.
 
-A config of `transformers` has one number of heads and one width of the MLPs for all layers. If all blocks have ended
-with the same, and the model's class reads the fields, the harvested model is an ordinary one of its class: every
-`from_pretrained` loads it. Whether the class reads them is not looked up but tried.
+A config of `transformers` has one number of heads and one width of the MLPs for all layers. If all blocks have the
+same, and the model's class reads the fields, the harvested model is an ordinary one: every `from_pretrained` loads it.
+To find out whether the class reads them, a model is built.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def plain_config(model: nn.Module, config: Any) -> Any:
 
 
 def says(model: nn.Module, counts: Mapping[str, int]) -> bool:
-    """Whether the model's class builds blocks with so many gates, by their kind, if its config has the numbers.
+    """Whether the model's class builds blocks with these numbers of heads and units, if its config has the numbers.
 
-    Yes for a model without a config of `transformers`, which has nothing to say.
+    True for a model without a config of `transformers`.
     """
     config, found = getattr(model, "config", None), list(blocks(model))
     if not hasattr(config, "to_dict"):
@@ -54,7 +54,7 @@ def says(model: nn.Module, counts: Mapping[str, int]) -> bool:
 def _built(
     model: nn.Module, config: Any, heads: set[tuple[int, int, int]], units: set[int]
 ) -> tuple[Any, nn.Module | None]:
-    """The config with these widths in its fields, and what the model's class builds from it, if it builds anything."""
+    """The config with these widths in its fields, and the model that the class builds from it; None if it cannot."""
     said = copy.deepcopy(config)
     try:
         for count in heads:
@@ -69,9 +69,9 @@ def _built(
 
 
 def sayable(model: nn.Module) -> dict[str, list[int]]:
-    """By kind of block, how many gates may be left in all blocks so that the config takes the number.
+    """By kind of block, the numbers of gates that the config accepts.
 
-    Some configs refuse some numbers of heads: that of a Llama must divide the width of the embedding.
+    Some configs refuse some numbers of heads: in a Llama it must divide the width of the embedding.
     """
     config, found = getattr(model, "config", None), list(blocks(model))
     most = {
@@ -107,7 +107,7 @@ def _say_heads(config: Any, queries: int, groups: int, size: int) -> None:
 
 
 def _heads(model: nn.Module, block: Block) -> tuple[int, int, int]:
-    """Of queries, of keys and values, and the channels of one."""
+    """The number of query heads, the number of key-value heads, and the width of a head."""
     core = model.get_submodule(block.core)
     size = next(int(getattr(core, each)) for each in HEAD_SIZES if hasattr(core, each))
     return block.gates * block.size // size, block.gates, size

@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 def from_pretrained(model_class: type[Any], path: Any, **options: Any) -> Any:
     """Load a harvested transformer that was saved with `save_pretrained`.
 
-    Its blocks differ in width, which the config of `transformers` has no words for; so the harvest has noted the
-    widths in the config, and this builds the narrow model before the weights are loaded. No code that came with the
-    weights is run.
+    Its blocks differ in width, and a config of `transformers` has no fields for that. So the harvest has added a field
+    with the widths, and this function builds the narrow model before it loads the weights. It runs no code that came
+    with the weights.
 
     Args:
-        model_class: the class of the model, such as `transformers.LlamaForCausalLM`; its base class, the same with
+        model_class: the class of the model, such as `transformers.LlamaForCausalLM`; also its base class, a class with
             another head, or an auto class.
         path: as for the class's own `from_pretrained`.
-        options: the same.
+        options: as for the class's own `from_pretrained`.
 
     Example:
         >>> import tempfile
@@ -63,7 +63,7 @@ def from_pretrained(model_class: type[Any], path: Any, **options: Any) -> Any:
             }
             narrow_blocks(self, list(chosen.values()), stays)
 
-    # transformers renames the weights of older checkpoints by the name and the home of the class.
+    # transformers renames the weights of older checkpoints by the name and the module of the class.
     for attribute in ("__name__", "__qualname__", "__module__"):
         setattr(Narrow, attribute, getattr(made_from, attribute))
     wants_info = options.pop("output_loading_info", False)
@@ -75,7 +75,7 @@ def from_pretrained(model_class: type[Any], path: Any, **options: Any) -> Any:
 
 
 def _concrete(model_class: type[Any], path: Any) -> type[Any]:
-    """The class itself, or the one that an auto class of `transformers` stands for."""
+    """The class itself; for an auto class of `transformers`, the class that it would load."""
     if issubclass(model_class, torch.nn.Module):
         return model_class
     if not hasattr(model_class, "from_config"):
@@ -90,7 +90,7 @@ def _concrete(model_class: type[Any], path: Any) -> type[Any]:
 
 
 def _refuse_missing(model: nn.Module, info: Any, path: Any) -> None:
-    """A layer that was harvested must have been loaded: transformers would draw its weights, and only say so."""
+    """Raise if a harvested layer has no weights on disk: transformers would only warn, and draw them at random."""
     known = counts_in(model.config, type(model))
     own = [block for block in blocks(model) if within_base(block.user, type(model)) in known]
     weights = {f"{layer}.weight" for block in own for layer in block.layers}

@@ -19,25 +19,25 @@ FILE = "modeling_harvested"
 
 
 def save_with_code(model: Any) -> None:
-    """Let a harvested transformer's own `save_pretrained` write what it takes to load it, if its config alone does not.
+    """Make the model's own `save_pretrained` also write the code that loads it, if its config alone is not enough.
 
-    So whoever calls the method, such as a trainer, saves a folder that loads. A copy keeps this, a pickle does not: it
-    can be read without nupi.
+    So a trainer that calls the method saves a folder that loads. A copy of the model keeps this. A pickle does not, so
+    it can be read without nupi.
     """
     if noted(model) and hasattr(model, "save_pretrained"):
         model.save_pretrained = MethodType(save_pretrained, model)
 
 
 def save_pretrained(model: Any, folder: Any, **options: Any) -> None:
-    """Save a harvested transformer, with the code that its config needs if the class alone cannot build it.
+    """Save a harvested transformer so that `transformers` loads it without nupi.
 
-    The own `save_pretrained` of a model from `harvest` or `from_pretrained` calls this. If all blocks have the same
-    widths and the config can say them, nothing is added. Else a small Python file goes beside the weights, and an auto
-    class loads the folder with `trust_remote_code=True`, without nupi.
+    A model from `harvest` or `from_pretrained` calls this in its own `save_pretrained`. If all blocks have the same
+    width and the config has fields for it, nothing is added. Else a small Python file is saved beside the weights, and
+    an auto class loads the folder with `trust_remote_code=True`.
 
     Args:
         model: a harvested model of `transformers`.
-        folder: where to.
+        folder: the folder to save to.
         options: as for the model's own `save_pretrained`.
 
     Example:
@@ -70,7 +70,7 @@ def save_pretrained(model: Any, folder: Any, **options: Any) -> None:
         )
     type(model).save_pretrained(model, folder, **options)
     path = Path(folder) / "config.json"
-    # Of many processes one writes the config, and adapters of PEFT are saved without it.
+    # With many processes only one writes the config; adapters of PEFT are saved without one.
     if with_code and options.get("is_main_process", True) and path.exists():
         _add_code(model, path)
 
@@ -79,7 +79,7 @@ def _add_code(model: Any, path: Path) -> None:
     classes = _auto_classes(model)
     lines = [Path(standalone.__file__).read_text(encoding="utf-8")]
     for each in dict.fromkeys(classes.values()):
-        # By the same name: transformers finds out by it how to rename the weights of a checkpoint.
+        # The same name, because transformers renames the weights of a checkpoint by the name of the class.
         lines.append(
             f"\n\nfrom {each.__module__} import {each.__name__} as Plain{each.__name__}  # noqa: E402\n"
         )
@@ -92,7 +92,7 @@ def _add_code(model: Any, path: Path) -> None:
 
 
 def _auto_classes(model: Any) -> dict[str, type[Any]]:
-    """Every auto class that knows the model's config, with what it loads: the model's own class, or one more head."""
+    """By auto class for the model's config, the class that it loads: the model's own, or one with another head."""
     from transformers.models.auto import modeling_auto
 
     ours = {*type(model).__mro__, *type(model.base_model).__mro__}
@@ -110,14 +110,14 @@ def _auto_classes(model: Any) -> dict[str, type[Any]]:
 
 
 def _plain(model_class: type[Any]) -> type[Any]:
-    """The class of `transformers` itself: where code came with a model, an auto class has that model's from then on."""
+    """The class of `transformers` itself. After a model with its own code was loaded, an auto class has that one's."""
     return next(
         (each for each in model_class.__mro__ if each.__module__.startswith("transformers.")), model_class
     )
 
 
 def _sizes(model: nn.Module) -> dict[str, Any]:
-    """What `standalone.resize` reads."""
+    """The sizes of layers and attention modules, for `standalone.resize`."""
     layers, attention = {}, {}
     known = counts_in(model.config, type(model))
     for block in blocks(model):

@@ -1,7 +1,7 @@
 """A transformer whose blocks differ in width. `nupi.gates.save_pretrained` puts this file beside the weights.
 
-It needs torch and transformers alone: `AutoModel.from_pretrained(folder, trust_remote_code=True)` finds it by the
-`auto_map` of the config, and the widths by `harvested_sizes`.
+It needs only torch and transformers. `AutoModel.from_pretrained(folder, trust_remote_code=True)` finds this file by
+`auto_map` in the config, and the widths by `harvested_sizes`.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from torch import nn
 
 
 class Harvested:
-    """A mixin: builds the model of the config, then gives its harvested layers their own widths."""
+    """A mixin that builds the model of the config, then sets the widths of its harvested layers."""
 
     def __init__(self, config: Any, *arguments: Any, **options: Any) -> None:
         super().__init__(config, *arguments, **options)  # type: ignore[call-arg]
-        # Before version 5, transformers takes this class from then on for every model of its kind, harvested or not.
+        # Before version 5, transformers then uses this class for every model of its kind, harvested or not.
         if sizes := getattr(config, "harvested_sizes", None):
             resize(self, sizes)
 
     def save_pretrained(self, folder: Any, **options: Any) -> None:
-        """Save the model, and this file with it: before version 5, transformers leaves it behind."""
+        """Save the model and this file, which transformers before version 5 does not copy."""
         super().save_pretrained(folder, **options)  # type: ignore[misc]
         here, there = Path(__file__), Path(folder) / Path(__file__).name
         if options.get("is_main_process", True) and not there.exists():
@@ -31,17 +31,17 @@ class Harvested:
 
     @classmethod
     def is_custom_code(cls) -> bool:
-        """No: the layers are those of transformers, which may rename weights as it does for its own class."""
+        """False: the layers are those of transformers, so it may rename weights as for its own class."""
         return False
 
 
 def resize(model: Any, sizes: dict[str, Any]) -> None:
-    """Set the widths of layers and the sizes that attention modules keep; weights are left to be loaded.
+    """Set the widths of layers and the sizes in attention modules. The weights are loaded later.
 
     Args:
-        model: as its class builds it.
-        sizes: "layers" has inputs and outputs by the name of a layer, "attention" has attributes by the name of a
-            module. Names are those within the base model.
+        model: the model that its class builds.
+        sizes: "layers" has inputs and outputs by layer name, "attention" has attributes by module name. Names are
+            those within the base model.
     """
     base = getattr(model, model.base_model_prefix, model)
     for name, (inputs, outputs) in sizes["layers"].items():

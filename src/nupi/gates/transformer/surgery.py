@@ -1,4 +1,4 @@
-"""Take heads and units out of the blocks of a plain transformer, in place."""
+"""Remove heads and units from the blocks of a plain transformer, in place."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 HEAD_COUNTS = ("num_heads", "num_attention_heads", "n_heads")
 GROUP_COUNTS = ("num_key_value_heads",)
-# The last is of DistilBERT before transformers 5: it divides it by the number of heads.
+# The last is in DistilBERT before transformers 5, which divides it by the number of heads.
 CHANNEL_COUNTS = ("split_size", "all_head_size", "dim")
 
 
 def open_inputs(model: nn.Module) -> dict[str, torch.Tensor]:
-    """By layer with gates on its inputs, which of them stay: those that are open, and at least one."""
+    """By layer with gates on its inputs, which gates stay: the open ones, and at least one."""
     stays = {}
     for name, layer in model.named_modules():
         if isinstance(layer, GatedInput):
@@ -37,10 +37,10 @@ def open_inputs(model: nn.Module) -> dict[str, torch.Tensor]:
 def narrow_blocks(
     model: nn.Module, blocks: list[Block], stays: Mapping[str, torch.Tensor]
 ) -> dict[str, tuple[int, int]]:
-    """Leave these gates' channels of each block, by the name of the layer that uses them.
+    """Keep only the channels of these gates in each block, given by the name of the layer that uses the channels.
 
     Returns:
-        By layer, the outputs that are left and those there were.
+        By layer, the number of outputs left and the number before.
     """
     left: dict[str, tuple[int, int]] = {}
     chosen = [block for block in blocks if block.user in stays]
@@ -58,7 +58,7 @@ def narrow_blocks(
 
 
 def tell(attention: nn.Module, block: Block, mask: torch.Tensor) -> None:
-    """Let the attention module know its new sizes, where it keeps them."""
+    """Set the new sizes in the attention module, if it has attributes for them."""
     count, before = int(mask.sum()), len(mask)
     for names, scale in ((HEAD_COUNTS, None), (GROUP_COUNTS, None), (CHANNEL_COUNTS, block.size)):
         for name in names:

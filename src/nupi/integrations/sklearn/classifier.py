@@ -25,7 +25,7 @@ from nupi.integrations.sklearn.training import CHUNK, Trainer, largest_violation
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-FULL_BATCH, BATCH = 2_000, 512  # batch_size="auto": all rows if they are this few, else so many at a time
+FULL_BATCH, BATCH = 2_000, 512  # batch_size="auto": all rows up to the first number, else the second
 
 
 class ConstrainedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -201,7 +201,7 @@ class ConstrainedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         return self.classes_[chosen.astype(np.int64)]
 
     def predict_proba(self, X: Any) -> Any:
-        """The probability of each class; the largest is that of the class that is predicted."""
+        """The probability of each class. The predicted class has the largest."""
         scores = torch.from_numpy(np.asarray(self.decision_function(X), dtype=np.float64))
         if scores.dim() == 1:
             positive = torch.sigmoid(scores)
@@ -241,7 +241,7 @@ class ConstrainedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         self._flipped = bool(two and self.pos_label == self.classes_[0])
 
     def _rows(self, X: Any, y: Any, sensitive: Any, sample_weight: Any, *, first: bool) -> Rows:
-        """What came, as tensors on the device; the first rows say which groups there are."""
+        """The arguments as tensors on the device. The first rows define the groups."""
         weight = _check_sample_weight(sample_weight, X, dtype=X.dtype, ensure_non_negative=True)
         if first:
             self._attributes = None
@@ -286,11 +286,11 @@ class ConstrainedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
     @contextmanager
     def _seeded(self, *, again: bool = False) -> Iterator[None]:
-        """Draw from this classifier's own random numbers, and leave torch's as they were."""
+        """Use this classifier's own random state, and restore torch's afterwards."""
         kind = torch.device(self.device)
         cuda = [kind.index or 0] if kind.type == "cuda" else []
         with torch.random.fork_rng(devices=cuda), warnings.catch_warnings():
-            # Who gave max_steps would not know what to do about the dual's steps; `feasible_` says if they were enough.
+            # The user gave max_steps, not the dual's steps; `feasible_` says if they were enough.
             warnings.filterwarnings("ignore", "steps=.* is shorter than", UserWarning)
             if again:
                 torch.set_rng_state(self._random)

@@ -2,9 +2,9 @@
 
 {"equalized_odds": 0.02}           no two groups differ by more than 0.02, in true or in false positive rate
 {"false_positive_rate": 0.05}      a rate of all rows: an upper bound for errors, a lower bound for successes
-{"recall_by_group": 0.7}           the same of every group
-{"positive_rate": (0.1, 0.3)}      from both sides; None leaves one side open
-{"recall": {"setosa": 0.9}}        with several classes: the classes that are named; a plain number bounds all
+{"recall_by_group": 0.7}           the same for every group
+{"positive_rate": (0.1, 0.3)}      a lower and an upper bound; None for no bound
+{"recall": {"setosa": 0.9}}        with several classes: bounds for these classes; a plain number bounds all
 {"any name": nupi.rates constraint}
 """
 
@@ -54,17 +54,17 @@ AT_LEAST: dict[str, Callable[..., Any]] = {
     "true_positive_rate": rates.true_positive_rate,
 }
 BY_GROUP = "_by_group"
-TEMPERATURE = 0.5  # of the sigmoid that stands for a decision when the model is moved
+TEMPERATURE = 0.5  # of the sigmoid that replaces decisions in the loss
 
 
 def build(
     constraints: Mapping[str, Any] | None, groups: Mapping[str, int] | None, classes: Sequence[Any]
 ) -> dict[str, rates.Constraint]:
-    """The constraints on rates that these names and bounds stand for.
+    """Make constraints on rates from names and bounds.
 
     Args:
         constraints: bounds by name.
-        groups: how many groups each sensitive attribute has; None if none were given.
+        groups: the number of groups of each sensitive attribute; None if there are none.
         classes: the labels of the classes.
     """
     if constraints is not None and not isinstance(constraints, Mapping):
@@ -115,7 +115,7 @@ def _gap(name: str, groups: Mapping[str, int], classes: int | None) -> Expressio
 def _bounds(
     name: str, plain: str, bound: Any, rate: Any, classes: Sequence[Any]
 ) -> list[tuple[Expression, float | None, float | None]]:
-    """Which entries of a rate are bounded, from below and from above."""
+    """The lower and the upper bound of each entry of a rate."""
     if isinstance(bound, Mapping):
         known = list(classes)
         each = rate.size // len(known)
@@ -174,15 +174,15 @@ def prepared(
 
     Args:
         constraints: bounds by name.
-        groups: how many groups each sensitive attribute has.
+        groups: the number of groups of each sensitive attribute.
         classes: the labels of the classes.
-        shown: the rows that multipliers look at. What they say nothing of is left out, with a warning.
-        confidence: with which the bounds are to hold on new rows.
+        shown: the rows on which violations are measured. What cannot be measured on them is left out, with a warning.
+        confidence: the confidence with which the bounds must hold on new rows.
     """
     found = {}
     for name, built in build(constraints, groups, classes).items():
         constraint = built
-        if constraints[name] is not built:  # the user's own stays as it is
+        if constraints[name] is not built:  # a constraint of nupi.rates stays as it is
             constraint = constraint.surrogate("sigmoid", temperature=TEMPERATURE)
         if confidence is not None:
             constraint = constraint.confident(confidence, comparisons=len(constraints))
@@ -204,10 +204,10 @@ def measurable(
     weights: torch.Tensor | None,
     classes: int,
 ) -> tuple[rates.Constraint | None, list[str]]:
-    """The part of a constraint that these rows can say something of, and the names of the rest.
+    """The part of a constraint that can be measured on these rows, and the names of the rest.
 
-    A group without positive rows has no recall. Every decision that there is, taken for all rows, shows which rates
-    some model could have.
+    For example, a group without positive rows has no recall. To find out, each class is once the decision for all
+    rows: a rate without a value in all of these cases cannot be measured.
     """
     scores = (
         [torch.full(labels.shape, sign) for sign in (1.0, -1.0)]

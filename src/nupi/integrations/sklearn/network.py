@@ -1,4 +1,4 @@
-"""The module that a classifier trains: a linear one, an MLP, or the user's own, behind a standardization."""
+"""The module that a classifier trains: a linear one, an MLP, or the user's own, after a standardization of columns."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Standardize(nn.Module):
         share = (weights / weights.sum()).unsqueeze(1)
         mean = (share * x).sum(0)
         deviation = (share * (x - mean).square()).sum(0).sqrt()
-        # What rounding leaves of a constant column must not be blown up.
+        # Do not divide the rounding errors of a constant column by their tiny deviation.
         tiny = 100 * torch.finfo(x.dtype).eps * x.abs().amax(0)
         self.register_buffer("mean", mean)
         self.register_buffer("deviation", torch.where(deviation > tiny, deviation, 1.0))
@@ -52,10 +52,10 @@ def network(
 
     Args:
         given: a module, which is copied; a function of the numbers of inputs and of outputs that makes one; or None.
-        hidden: the widths of the hidden layers, or of the only one, if no module is given; none for a linear model.
+        hidden: the widths of the hidden layers, or of the only one, if no module is given; () for a linear model.
         x: the training rows.
         weights: the weight of each row.
-        outputs: how many logits a row has.
+        outputs: the number of logits of a row.
         standardize: whether rows are standardized first.
     """
     inputs = x.shape[1]
@@ -82,7 +82,7 @@ def _layers(widths: Sequence[int]) -> nn.Sequential:
 
 
 def logits_of(module: nn.Module, x: torch.Tensor, classes: int) -> torch.Tensor:
-    """One logit a row for two classes, (rows,); else one for each class, (rows, classes)."""
+    """The logits: one per row for two classes, (rows,); else one for each class, (rows, classes)."""
     scores = module(x)
     wanted = [(len(x),), (len(x), 1)] if classes == 2 else [(len(x), classes)]
     if not isinstance(scores, torch.Tensor) or tuple(scores.shape) not in wanted:

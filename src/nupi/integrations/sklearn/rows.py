@@ -1,4 +1,4 @@
-"""Rows of data as tensors: what a model trains on, and what is held out."""
+"""Rows of data as tensors, and their split into training rows and held-out rows."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Rows:
     y: torch.Tensor
     groups: Mapping[str, torch.Tensor] | None
     weights: torch.Tensor
-    unit: float = 1.0  # what a row of weight 1 weighs after weights are brought to mean 1
+    unit: float = 1.0  # the weight of a row of weight 1 after weights are scaled to mean 1
 
     def __len__(self) -> int:
         return len(self.y)
 
     def chosen(self, which: torch.Tensor) -> Rows:
-        """Some of them."""
+        """Only these rows."""
         groups = None if self.groups is None else {name: each[which] for name, each in self.groups.items()}
         return Rows(self.x[which], self.y[which], groups, self.weights[which], self.unit)
 
@@ -52,10 +52,10 @@ def as_rows(
         y: the label of each row.
         sensitive: the sensitive features, or None.
         weight: the weight of each row.
-        attributes: which groups there are, if there are any.
+        attributes: the sensitive attributes and their groups, or None.
         classes: all labels, in order.
         flipped: whether the first of two classes is the positive one.
-        device: where to.
+        device: the device of the tensors.
     """
     if not weight.sum() > 0:
         raise ValueError("sample_weight must have some weight above zero, but all are zero")
@@ -77,7 +77,7 @@ def as_rows(
 
 
 def split(rows: Rows, fraction: float, random: np.random.RandomState) -> tuple[Rows, Rows]:
-    """What the model trains on and what is held out, with the same shares of labels and groups if they allow it."""
+    """Training rows and held-out rows, with the same shares of labels and groups if possible."""
     numbers = [rows.y, *(rows.groups or {}).values()]
     strata = torch.stack(numbers, dim=1).unique(dim=0, return_inverse=True)[1].cpu().numpy()
     order, labels = np.arange(len(rows)), rows.y.cpu().numpy()

@@ -1,4 +1,4 @@
-"""A scorer for model selection that ranks every model that meets the constraints above every one that does not."""
+"""A scorer for model selection. It ranks every model that meets the constraints above every one that does not."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def constrained_scorer(
     pos_label: Any = None,
     intersections: bool = False,
 ) -> Any:
-    """A scorer: the metric where decisions meet the constraints, and minus the largest violation where they do not.
+    """Make a scorer: the metric if decisions meet the constraints, else minus the largest violation.
 
     For `GridSearchCV(..., scoring=...)` and `cross_val_score`. Constraints on groups need the groups of the rows that
     are scored: `sklearn.set_config(enable_metadata_routing=True)` and
@@ -100,7 +100,7 @@ def violations(
     classes: Any = None,
     known: Attributes | None = None,
 ) -> dict[str, float]:
-    """The largest violation of each constraint by these predictions; what no row says anything of is left out."""
+    """The largest violation of each constraint by these predictions, without those that cannot be measured."""
     y_true, y_pred = np.asarray(y_true), np.asarray(y_pred)
     if classes is None:
         classes = np.unique(np.concatenate([y_true, y_pred]))

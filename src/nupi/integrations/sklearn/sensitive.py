@@ -1,4 +1,4 @@
-"""From sensitive features, as people have them, to the group numbers that rates are taken by."""
+"""Turn sensitive features (columns of values) into the group numbers that rates need."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Attributes:
     def learn(
         cls, features: Any, rows: int, *, intersections: bool, known: Attributes | None = None
     ) -> Attributes:
-        """The attributes of these rows. Of intersections, only the combinations that occur are groups.
+        """The attributes of these rows. With intersections, only combinations that occur are groups.
 
         Args:
             features: the sensitive features.
-            rows: how many rows there are.
+            rows: the number of rows.
             intersections: whether the combinations of all columns are the groups.
             known: attributes whose groups keep their numbers; others come after them.
         """
@@ -112,7 +112,7 @@ def _joined(columns: Columns, *, intersections: bool) -> Columns:
 
 
 def _declared(features: Any) -> dict[str, list[Any]]:
-    """The categories of pandas Categoricals, which may name groups that have not come yet."""
+    """The categories of pandas Categoricals, which may include groups that have not occurred yet."""
     columns = (
         {str(name): features[name] for name in features.columns}
         if hasattr(features, "columns")
@@ -128,5 +128,5 @@ def _ordered(column: list[Any]) -> list[Any]:
     values = list(dict.fromkeys(column))
     try:
         return sorted(values)
-    except TypeError:  # of several types, which have no order
+    except TypeError:  # values of several types have no order
         return sorted(values, key=str)

@@ -1,7 +1,7 @@
-"""How a classifier is trained under constraints: surrogates move the model, decisions move the multipliers.
+"""Train a classifier under constraints: surrogates move the model, decisions move the multipliers.
 
-At every look the decisions on all rows that are shown move the multipliers, and `nupi.Best` judges the model by them.
-So what is kept in the end meets the bounds as decisions, if any model that was looked at did.
+At every evaluation, the decisions on all evaluation rows move the multipliers, and `nupi.Best` judges the model by
+them. So the decisions of the kept model meet the bounds, if those of any evaluated model did.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ if TYPE_CHECKING:
 
     from nupi.integrations.sklearn.rows import Rows
 
-LOOKS = 200  # at most, in a fit
-ARRIVAL = 16  # gains that are found aim at one part in so many of the looks; with one in 4, a run of ten was too late
-MARGIN = 1.0  # rows by which multipliers aim inside a bound, so that the model does not settle a hair outside of it
-WINDOW = 50  # batches that the multipliers look back on, in partial_fit
+LOOKS = 200  # the most evaluations in a fit
+ARRIVAL = (
+    16  # SelfTuned's steps are 1/16 of the evaluations; with 1/4, one run of ten met its bounds too late
+)
+MARGIN = 1.0  # multipliers aim this many rows inside a bound, so that the model does not settle just outside
+WINDOW = 50  # the number of batches over which partial_fit measures violations
 CHUNK = 65_536  # rows that are scored at once
-TOLERANCE = 1e-9  # what rounding may do to a rate that meets its bound exactly
+TOLERANCE = 1e-9  # the largest rounding error of a rate that meets its bound exactly
 
 
 def make_dual(
@@ -39,14 +41,14 @@ def make_dual(
     *,
     stream: bool,
 ) -> torch.optim.Optimizer:
-    """What moves the multipliers.
+    """Make the dual optimizer.
 
     Args:
-        given: "self_tuned" for gains that are found, "fixed" for those that are not, or a function of the multipliers.
-        multipliers: what it moves.
+        given: "self_tuned" for `nupi.SelfTuned`, "fixed" for `nupi.NuPI`, or a function of the multipliers.
+        multipliers: the multipliers that it moves.
         looks: the dual steps of a fit.
         primal: the optimizer of the model.
-        stream: whether it will look back on batches that come once.
+        stream: whether rows come by `stream`, in batches that are seen once.
     """
     if isinstance(given, str) and given == "self_tuned":
         return SelfTuned(multipliers, WINDOW if stream else max(1, looks // ARRIVAL), primal=primal)
@@ -63,17 +65,17 @@ def make_dual(
 
 
 class Trainer:
-    """A model, its multipliers, and what moves both.
+    """A model, its multipliers, and the optimizers of both.
 
     Args:
-        module: from features to logits.
-        classes: how many there are.
-        constraints: on rates, by name; there may be none.
-        steps: how many steps the model will take; how soon the multipliers should arrive follows from it.
-        learning_rate: of Adam.
-        weight_decay: of Adam.
-        dual: what moves the multipliers; see `make_dual`.
-        stream: whether rows come once, by `stream`, and not by `fit`.
+        module: maps features to logits.
+        classes: the number of classes.
+        constraints: the constraints on rates by name; may be empty.
+        steps: the number of steps of the model, from which the steps of the dual optimizer follow.
+        learning_rate: the learning rate of Adam.
+        weight_decay: the weight decay of Adam.
+        dual: the dual optimizer; see `make_dual`.
+        stream: whether rows come by `stream`, in batches that are seen once, not by `fit`.
     """
 
     def __init__(
@@ -93,7 +95,7 @@ class Trainer:
         self.primal = torch.optim.Adam(module.parameters(), lr=learning_rate, weight_decay=weight_decay)
         like = next(module.parameters())
         kinds = {name: each.kind() for name, each in self.constraints.items()}
-        # Without constraints there is no Lagrangian: the loss is minimized as it is.
+        # Without constraints there is no Lagrangian; the loss alone is minimized.
         self.lagrangian: Lagrangian | None = None
         self.dual: torch.optim.Optimizer | None = None
         if kinds:
@@ -104,7 +106,7 @@ class Trainer:
         self.error = rates.error_rate(classes=None if classes == 2 else classes)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """A copy, or what comes out of a pickle, measures the response of its own model."""
+        """Restore a copy or a pickle; its dual optimizer measures the response of its own model."""
         self.__dict__.update(state)
         if isinstance(self.dual, SelfTuned) and self.dual.param_groups[0]["measured"]:
             assert self.lagrangian is not None
@@ -112,16 +114,16 @@ class Trainer:
             go_on(self.lagrangian, self.dual)
 
     def fit(self, rows: Rows, shown: Rows, batch_rows: int, patience: int | None) -> tuple[Best, int]:
-        """Train, and leave the best model seen in the module.
+        """Train, and load the best evaluated model into the module.
 
         Args:
-            rows: what the model trains on.
-            shown: what the multipliers, and the choice of a model, look at.
-            batch_rows: rows of a batch.
-            patience: stop after so many looks without a better model; None never stops.
+            rows: the training rows.
+            shown: the evaluation rows, for the multipliers and for the choice of the model.
+            batch_rows: the number of rows of a batch.
+            patience: stop after this many evaluations without a better model; None never stops.
 
         Returns:
-            The best model, and how many steps were taken.
+            The best model, and the number of steps taken.
         """
         best = Best(self.lagrangian or cast("Lagrangian", _Free()), TOLERANCE)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(self.primal, self.steps)
@@ -146,17 +148,17 @@ class Trainer:
         return best, taken
 
     def look(self, best: Best, rows: Rows) -> dict[str, Any]:
-        """Judge the model by its decisions, and give their violations."""
+        """Evaluate the decisions of the model; returns their violations."""
         scored = self.scored(rows)
         violations = self.violations(scored)
         best.see(self.module, self.error.measure([scored]).item(), violations)
         return violations
 
     def stream(self, rows: Rows, batch_rows: int) -> int:
-        """One pass over rows that come once; the multipliers look back on the last batches.
+        """Train in one pass over rows that come once. The multipliers use the violations over the last batches.
 
         Returns:
-            How many steps were taken.
+            The number of steps taken.
         """
         taken = 0
         for batch in _pass(rows, batch_rows):
@@ -171,7 +173,7 @@ class Trainer:
             self.lagrangian.ascend(self.dual, inside)
 
     def step(self, batch: Rows) -> None:
-        """One step of the model, on the Lagrangian with soft violations."""
+        """Take one step of the model, on the Lagrangian with soft violations."""
         self.module.train()
         scores = logits_of(self.module, batch.x, self.classes)
         loss = (_losses(scores, batch.y) * batch.weights).mean()
@@ -188,7 +190,7 @@ class Trainer:
 
     @torch.no_grad()
     def scored(self, rows: Rows) -> tuple[torch.Tensor, torch.Tensor, Any, torch.Tensor]:
-        """Logits, labels, groups and weights, as rates take them."""
+        """Logits, labels, groups and weights, as the arguments of rates."""
         self.module.eval()
         parts = [logits_of(self.module, part, self.classes) for part in rows.x.split(CHUNK)]
         return torch.cat(parts), rows.y, rows.groups, rows.weights
@@ -205,7 +207,7 @@ class Trainer:
 
 
 class _Free:
-    """What `Best` needs to know of a problem without constraints."""
+    """Stands for a Lagrangian without constraints, for `Best`."""
 
     constraints: ClassVar[dict[str, Any]] = {}
 
@@ -224,13 +226,13 @@ def _losses(scores: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def _batches(rows: Rows, size: int, steps: int) -> Iterator[Rows]:
-    """So many batches, epoch after epoch."""
+    """`steps` batches, over as many epochs as needed."""
     epochs = (_pass(rows, size) for _ in itertools.count())
     return itertools.islice(itertools.chain.from_iterable(epochs), steps)
 
 
 def _pass(rows: Rows, size: int) -> Iterator[Rows]:
-    """All rows once, in batches and in a new order; or as they are, if they are one batch."""
+    """All rows once, in batches and in a new order. If they are one batch, in the given order."""
     if size >= len(rows):
         yield rows
         return
@@ -244,7 +246,7 @@ def _pass(rows: Rows, size: int) -> Iterator[Rows]:
 
 
 def largest_violations(trainer: Trainer, rows: Rows) -> dict[str, float]:
-    """The largest violation of each constraint on these rows, of what they say anything of."""
+    """The largest violation of each constraint that can be measured on these rows."""
     found = {}
     for name, violation in trainer.violations(trainer.scored(rows)).items():
         known = violation.counts > 0

@@ -41,7 +41,7 @@ class ConstrainedMixin(_Base):  # type: ignore[misc]
     `eval_nupi_feasible`, `eval_nupi_violation` and `eval_nupi_score`.
 
     Args:
-        args: as for the Trainer; so are all keyword arguments that are not named here.
+        args: passed to the Trainer, and so are all keyword arguments that are not named here.
         constraints: the constraints by name; or a `nupi.Lagrangian`, for a penalty or another `reduce`.
         violations: a function of the model, the batch and the model's outputs that returns the violation of each
             constraint, as for `Lagrangian.ascend`. The outputs are those of the first forward pass for the loss, with
@@ -107,14 +107,14 @@ class ConstrainedMixin(_Base):  # type: ignore[misc]
         self.violations, self.columns = violations, tuple(columns)
         self.dual = dual if isinstance(dual, torch.optim.Optimizer) else None
         self._dual_given: Dual = dual
-        # What a run with model_init begins from, each time that it begins.
+        # The state from which every run with model_init starts.
         state = {} if self.dual is None else self.dual.state_dict()
         self._start: tuple[dict[str, Any], dict[str, Any]] = deepcopy((self.lagrangian.state_dict(), state))
         self._seen = Accumulator(self.lagrangian.constraints)
         self._evaluation = Evaluation(self.lagrangian, tolerance)
-        self._measures = False  # whether an evaluation goes on whose violations are wanted
+        self._measures = False  # whether an evaluation is running that measures violations
         self._numbers = Numbers(self.lagrangian)
-        self._checkpoint: Path | None = None  # where the multipliers are that a run begins from
+        self._checkpoint: Path | None = None  # the file with the multipliers from which a run resumes
         super().__init__(*args, **kwargs)
         self.lagrangian.to(self.args.device)
         self.add_callback(_AtBegin(self))
@@ -148,7 +148,7 @@ class ConstrainedMixin(_Base):  # type: ignore[misc]
                 "no outputs for `violations`; call model(**inputs) there"
             )
         violations = self._violations_of(batch, outputs[0])
-        # Older versions divide by the same number at the end of an epoch, too, where fewer micro-batches are left.
+        # Older versions divide by the same number even at the end of an epoch, where fewer micro-batches are left.
         batches = getattr(self, "current_gradient_accumulation_steps", self.args.gradient_accumulation_steps)
         value: torch.Tensor = self.lagrangian(loss * batches, violations)  # first: it refuses what is wrong
         self._seen.add(violations)
@@ -156,7 +156,7 @@ class ConstrainedMixin(_Base):  # type: ignore[misc]
         return torch.div(value, batches)
 
     def _violations_of(self, batch: Any, outputs: Any) -> Any:
-        """What the user's function gives; if it misses a column, an error that says how to keep it."""
+        """Call the user's function. If it needs a missing column, raise an error that says how to keep it."""
         try:
             return self.violations(self.model, batch, outputs)
         except KeyError as error:
@@ -169,11 +169,11 @@ class ConstrainedMixin(_Base):  # type: ignore[misc]
             ) from error
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """The Trainer's numbers, and with those of the training the Lagrangian, violations, multipliers and gains."""
+        """Log the Trainer's numbers, and in training also the Lagrangian, violations, multipliers and gains."""
         if "loss" in logs:
             numbers = self._numbers.taken()
             if "nupi/lagrangian" in numbers and self.args.world_size > 1:
-                # All else is the same on every rank. All of them log, since they have taken the same steps.
+                # All other numbers are the same on every rank. All ranks log, because they have taken the same steps.
                 mine = torch.tensor(numbers["nupi/lagrangian"], device=self.args.device)
                 numbers["nupi/lagrangian"] = self.accelerator.reduce(mine, "mean").item()
             logs = {**logs, **numbers}
@@ -182,7 +182,7 @@ class ConstrainedMixin(_Base):  # type: ignore[misc]
     # --- evaluation ---
 
     def prediction_step(self, model: torch.nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        """One batch of an evaluation, whose violations are noted, or of a prediction."""
+        """Evaluate one batch and record its violations, or predict one batch."""
         batch, inputs = self._split(inputs)
         if not self._measures:
             return super().prediction_step(model, inputs, *args, **kwargs)
@@ -194,7 +194,7 @@ class ConstrainedMixin(_Base):  # type: ignore[misc]
         return result
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """The Trainer's metrics, and whether the constraints are met."""
+        """Return the Trainer's metrics, and whether the constraints are met."""
         before, self._measures = self._measures, True
         try:
             metrics: dict[str, float] = super().evaluate(*args, **kwargs)
@@ -210,7 +210,7 @@ class ConstrainedMixin(_Base):  # type: ignore[misc]
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> Any:
-        """The Trainer's loop; the verdict on the constraints is added to its metrics before they are logged."""
+        """The Trainer's loop. Adds to its metrics whether the constraints are met, before they are logged."""
         self._evaluation.clear()
         output = super().evaluation_loop(
             dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
@@ -239,12 +239,12 @@ class ConstrainedMixin(_Base):  # type: ignore[misc]
         return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def begin(self, steps: int) -> None:
-        """Have a dual optimizer, and what the checkpoint holds; called when the model's optimizer is ready.
+        """Make the dual optimizer and load the checkpoint. Called when the model's optimizer is ready.
 
         Args:
             steps: the optimizer steps of the whole training.
         """
-        self._seen.taken()  # a run that was ended between two micro-batches has left something here
+        self._seen.taken()  # drop what a run that ended between two micro-batches has left
         multipliers, state = self._start
         if self.model_init is not None and self._checkpoint is None:
             self.lagrangian.load_state_dict(multipliers)
@@ -263,9 +263,9 @@ class ConstrainedMixin(_Base):  # type: ignore[misc]
             go_on(self.lagrangian, self.dual)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:  # noqa: FBT001, FBT002
-        """Save the model; in a checkpoint that a training can go on from, the multipliers beside it.
+        """Save the model. In a checkpoint from which a training can resume, also save the multipliers.
 
-        A checkpoint is written from here on: its multipliers are there before the file that makes it whole.
+        They are written first, so they are there before the file that completes the checkpoint.
         """
         super().save_model(output_dir, _internal_call)
         checkpoint = _internal_call and output_dir is not None and self.is_in_train
@@ -277,19 +277,19 @@ class ConstrainedMixin(_Base):  # type: ignore[misc]
     # --- columns ---
 
     def _set_signature_columns_if_needed(self) -> None:
-        """Keep the columns of `violations`. The Trainer has no public way to keep a column that is no label."""
+        """Keep the columns of `violations`. The Trainer has no public way to keep a column that is not a label."""
         super()._set_signature_columns_if_needed()
         kept: list[str] = self._signature_columns
         kept += [name for name in self.columns if name not in kept]
 
     def _split(self, inputs: Any) -> tuple[Any, Any]:
-        """The batch for `violations`, and what is left of it for the model."""
+        """The batch for `violations`, and the batch for the model without its extra columns."""
         batch = send_to_device(inputs, self.args.device)
         if not isinstance(inputs, Mapping):
             return batch, inputs
         if self.columns:
             inputs = {name: value for name, value in inputs.items() if name not in self.columns}
-        return dict(batch), inputs  # a copy: a Trainer may take the labels out of its own
+        return dict(batch), inputs  # a copy, because a Trainer may remove the labels from its own
 
 
 class _AtBegin(TrainerCallback):  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""How the mixin gets between a Trainer and its model: the outputs of a forward pass, and the loss before `backward`."""
+"""How the mixin gets the outputs of a Trainer's forward pass, and changes the loss before `backward`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def outputs_of(model: torch.nn.Module, *, training: bool) -> Iterator[list[Any]]:
-    """Collect what the model returns inside of this block; while training, only what has a graph.
+    """Collect what the model returns inside this block; in training, only outputs with a graph.
 
-    A Trainer can be asked for the outputs (`compute_loss(return_outputs=True)`), but not all of them answer with what
-    the loss was made of: TRL's recompute them without a graph, or return metrics. A forward hook sees the very tensors.
+    `compute_loss(return_outputs=True)` also returns outputs, but not always those of the loss: TRL's trainers recompute
+    them without a graph, or return metrics. A forward hook gets the tensors themselves.
     """
     found: list[Any] = []
 
@@ -33,10 +33,10 @@ def outputs_of(model: torch.nn.Module, *, training: bool) -> Iterator[list[Any]]
 
 @contextmanager
 def loss_changed(accelerator: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[None]:
-    """Have `accelerator.backward(loss)` go back from `change(loss)` inside of this block.
+    """Make `accelerator.backward(loss)` differentiate `change(loss)` inside this block.
 
-    There the loss has been divided by all that a Trainer divides it by, which differs from version to version and from
-    trainer to trainer. The loss that `training_step` returns, and the Trainer logs, stays the plain one.
+    At this point the loss already has all divisions by the Trainer, which differ between versions and trainers. The
+    loss that `training_step` returns and the Trainer logs does not change.
     """
     before = vars(accelerator).get("backward")
     backward = accelerator.backward

@@ -145,7 +145,7 @@
     }
     const output = make("output");
     reader(svg, xs.length, (i) => xs[i], (i) => `multiplier ${number(theta[i])}, violation ${number(e[i])}`, output);
-    return make("figure", {}, make("figcaption", {}, "Violation against multiplier; the dot is now"), svg, output);
+    return make("figure", {}, make("figcaption", {}, "Violation against multiplier; the dot is the last step"), svg, output);
   }
 
   function showFindings() {
@@ -168,7 +168,7 @@
     for (const curve of data.curves) {
       const whole = curve.name.replace(/\[[^\]]*\]$/, "");
       const marks = data.findings.filter((f) => f.constraint === curve.name || f.constraint === whole);
-      const title = curve.name + (curve.group ? ` (${curve.group.toLocaleString("en")} constraints: mean, least, most)` : "");
+      const title = curve.name + (curve.group ? ` (${curve.group.toLocaleString("en")} constraints: mean, minimum, maximum)` : "");
       place.append(make("section", { class: "constraint" }, make("h3", {}, title),
         make("div", { class: "row" }, line(curve, "violation", marks), line(curve, "multiplier", marks), phase(curve))));
     }
@@ -191,12 +191,12 @@
       }
       place.append(row);
     }
-    if (!data.gains.length) place.append(make("p", {}, "None were seen."));
+    if (!data.gains.length) place.append(make("p", {}, "No gains were recorded."));
   }
 
   /* The table shows a page of rows, whatever their number: the browser never lays out more. */
   function showTable() {
-    const heads = ["constraint", "kind", "violation now", "least", "most", "multiplier now", "findings"];
+    const heads = ["constraint", "kind", "last violation", "minimum", "maximum", "last multiplier", "findings"];
     const PAGE = 50;
     let rows = data.table, page = 0, sorted = -1, down = false;
     const head = make("tr");

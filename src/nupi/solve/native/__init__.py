@@ -1,15 +1,15 @@
-"""Steps of a sweep as compiled C, spread over all cores.
+"""Compile the step of a sweep to C, and run it on all cores.
 
-    trace.py        the step of one setting, as torch operations without the batch
-    lower.py        these operations one by one, as pieces: fused loops, reductions, products (pieces.py, builder.py)
-    operations.py   what each pointwise operation is in C
-    copies.py       operations that put elements elsewhere
+    trace.py        trace the step of one setting into torch operations, without the batch
+    lower.py        turn these into pieces: fused loops, reductions, products (pieces.py, builder.py)
+    operations.py   pointwise operations in C
+    copies.py       operations that move elements
     sums.py         reductions and matrix products
     source.py       the C program of the pieces, one setting in each lane of a vector (prelude.py)
-    build.py        the compiler, and the cache of what it made
-    kernel.py       the compiled step at work
+    build.py        call the compiler, cache the libraries
+    kernel.py       run the compiled step
 
-A step that has no such form, or a machine without a C compiler, is no error: torch runs the traced step instead.
+If an operation has no form in C, or the machine has no C compiler, torch runs the traced step instead; no error.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 COMPILING = 0.3
-"""Seconds that a kernel takes to trace and compile. A sweep that torch runs faster is left to it."""
+"""Seconds to trace and compile a kernel. If torch needs less for the whole sweep, it runs the sweep."""
 _CALLS = 1e-4  # seconds of a step by torch, whatever its size
 _ELEMENT = 1e-8  # seconds of a step by torch for each variable and each constraint
 
@@ -43,9 +43,9 @@ class Native:
     """The kernels of a sweep, each compiled when it is first needed, and the threads that run them.
 
     Args:
-        workers: how many threads; results do not depend on it.
-        steps: how many steps each setting will take.
-        recorded: whether steps will be observed.
+        workers: the number of threads; results do not depend on it.
+        steps: the number of steps of each setting.
+        recorded: whether some steps will return f and c.
     """
 
     def __init__(self, workers: int, steps: int, *, recorded: bool = False) -> None:
@@ -53,7 +53,7 @@ class Native:
         self.steps = steps
         self.recorded = recorded
         self.engine = "native"
-        """Who runs the steps of the last batch that came, for people to read: "native", or "torch" and why."""
+        """The engine of the last batch, for people to read: "native", or "torch" and why."""
         self._refusal: str | None = None
         self._kernels: dict[tuple[tuple[str, ...], bool], Kernel] = {}
         self._pool: ThreadPoolExecutor | None = None
@@ -69,7 +69,7 @@ class Native:
             self._pool.shutdown()
 
     def serves(self, problem: Problem, blocks: Sequence[Block], primal: TorchRule, tensors: Leaves) -> bool:
-        """Whether there is a kernel for every block of a batch; all are ready then."""
+        """Whether every block of a batch has a kernel. If so, all have been compiled."""
         reason = self._refusal or self._reason(problem, blocks, tensors)
         try:
             for block in blocks if reason is None else ():
@@ -82,7 +82,7 @@ class Native:
         return reason is None
 
     def _reason(self, problem: Problem, blocks: Sequence[Block], tensors: Leaves) -> str | None:
-        """Why torch should run a batch, if it should."""
+        """Why torch should run a batch, or None if kernels should."""
         if problem.device.type != "cpu" or problem.dtype not in (torch.float32, torch.float64):
             return f"it is {problem.dtype} on {problem.device}"
         elements = problem.size + sum(leaf.numel() for leaf in problem.start.values())
@@ -93,7 +93,7 @@ class Native:
     def advance(
         self, problem: Problem, blocks: Sequence[Block], primal: TorchRule, tensors: Leaves, steps: int
     ) -> None:
-        """Take some steps, in place."""
+        """Take `count` steps, in place."""
         for block in blocks:
             kernel = self._kernel(problem, block, primal, tensors, seen=False)
             self._run(kernel, block, tensors, [], steps)
@@ -101,7 +101,7 @@ class Native:
     def observe(
         self, problem: Problem, blocks: Sequence[Block], primal: TorchRule, tensors: Leaves
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Take one step; f and c, as they were before it, come back."""
+        """Take one step; returns f and c before it."""
         theta = tensors["theta"]
         value, e = theta.new_empty(theta.shape[-1]), torch.empty_like(theta)
         for block in blocks:
@@ -115,7 +115,7 @@ class Native:
         if self._pool is None and self.workers > 1:
             self._pool = ThreadPoolExecutor(self.workers, thread_name_prefix="nupi-sweep")
         names = _names(block, tensors)
-        # Its own tensors hold a block's settings alone, the others those of all blocks.
+        # A block's own tensors have only its settings, the others those of all blocks.
         starts = [0 if name.startswith("dual ") else block.start for name in names]
         given = [tensors[name] for name in names] + outputs
         kernel(given, starts + [block.start] * len(outputs), block.columns, steps, self._pool, self.workers)
@@ -138,7 +138,7 @@ class Native:
 
 
 def _names(block: Block, tensors: Leaves) -> tuple[str, ...]:
-    """The tensors that a block's step moves or reads."""
+    """The names of the tensors that a block's step writes or reads."""
     return tuple(
         name for name in tensors if not name.startswith("dual ") or name.startswith(block.name + "/")
     )

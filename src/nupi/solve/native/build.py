@@ -1,4 +1,4 @@
-"""Compiling a C program, once for each text: the library is kept in the user's temporary directory."""
+"""Compile a C program, once for each text. The library is cached in the user's temporary directory."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pathlib import Path
 from nupi import files
 from nupi.solve.native.operations import UnsupportedError
 
-# A product and a sum become one operation where the machine has it, as in a matrix product of torch. No option changes
-# what nan and inf do.
+# A product and a sum become one operation if the machine has it, as in torch's matrix products. No option changes the
+# treatment of nan and inf.
 _FLAGS = ("-O2", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fPIC", "-shared", "-w")
 _SECONDS = 60
 
@@ -30,7 +30,7 @@ def compiler() -> str | None:
 
 
 def load(source: str) -> ctypes.CDLL:
-    """The library of a program, compiled if nobody has done so yet.
+    """Load the library of a program; compile it if it is not in the cache.
 
     Raises:
         UnsupportedError: if there is no compiler, or it fails.
@@ -57,7 +57,7 @@ def _compile(source: str, using: str, path: Path) -> None:
 
 
 def _digest(source: str, using: str) -> str:
-    # -march=native means another machine's instructions on another machine that shares the directory.
+    # -march=native gives other instructions on another machine, which may share the directory.
     parts = (source, *_FLAGS, using, _version(using), platform.machine(), _processor())
     return files.digest(*parts)[:32]
 
@@ -71,7 +71,7 @@ def _version(using: str) -> str:
 
 @cache
 def _processor() -> str:
-    """What the processor can do, as far as the system says so."""
+    """The features of the processor, as far as the system lists them."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -81,7 +81,7 @@ def _processor() -> str:
 
 @cache
 def _folder() -> Path:
-    """A directory that belongs to this user alone: what is loaded from it is run."""
+    """A directory that only this user can write to, because the libraries in it are run."""
     folder = Path(tempfile.gettempdir()) / f"nupi-{getpass.getuser()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     if hasattr(os, "getuid"):

@@ -1,4 +1,4 @@
-"""Values of a native step, and how they are computed: buffers, constants, and pointwise statements."""
+"""Build a native step: its buffers, constants and pointwise statements."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from nupi.solve.native.pieces import Source
 
 _NUMBER = re.compile(r"all\((-?0x[0-9a-f.]+p[+-][0-9]+)\)")
-_PLAIN = (0.0, 1.0, -1.0, 2.0, 0.5)  # numbers that formulas are made of
+_PLAIN = (0.0, 1.0, -1.0, 2.0, 0.5)  # numbers that are part of formulas, and stay in the C text
 
 
 @dataclass(frozen=True)
 class Lane:
-    """A tensor that each setting has its own of: a buffer, and the numbers of its elements in it."""
+    """A tensor with other values for each setting: a buffer, and the indices of its elements in the buffer."""
 
     buffer: Buffer
     index: torch.Tensor
 
     @property
     def shape(self) -> torch.Size:
-        """As torch has it."""
+        """The shape of the tensor."""
         return self.index.shape
 
 
@@ -39,7 +39,7 @@ class Builder:
     """Collects the pieces of a step.
 
     Args:
-        dtype: of its numbers.
+        dtype: the dtype of all numbers.
     """
 
     def __init__(self, dtype: torch.dtype) -> None:
@@ -67,7 +67,7 @@ class Builder:
         return Fixed(self.keep(value), self.tables.access(places), value.dtype == torch.bool)
 
     def keep(self, value: torch.Tensor) -> int:
-        """The number of a constant; equal ones are kept once."""
+        """Store a constant, and return its number. Equal constants are stored once."""
         flat = value.detach().to(self.dtype).contiguous().reshape(-1).clone()
         for number_, kept in enumerate(self.constants):
             if kept.shape == flat.shape and torch.equal(kept, flat):
@@ -76,7 +76,7 @@ class Builder:
         return len(self.constants) - 1
 
     def compute(self, target: Lane, expression: str, operands: list[Tensor]) -> None:
-        """Place target[i] = expression of the operands, each broadcast to the target's shape."""
+        """Add the statement target[i] = expression of the operands, each broadcast to the target's shape."""
         expression, operands = self._without_numbers(expression, operands)
         shape = (target.index.numel(),)
         aligned = [
@@ -90,7 +90,7 @@ class Builder:
         sources = tuple(self.source(each, shape) for each in aligned)
         into = Read(target.buffer, self.tables.access(target.index.reshape(-1)))
         if any(isinstance(each, Read) and each.buffer is into.buffer and each != into for each in sources):
-            # It reads other elements than it writes: all are computed before the first is written.
+            # It reads other elements of the target than it writes, so all are computed before one is written.
             apart = self.new(target.shape, truth=target.buffer.truth)
             self.compute(apart, expression, operands)
             self.compute(target, "{0}", [apart])
@@ -98,7 +98,7 @@ class Builder:
         self.schedule.compute(shape[0], Statement(into, expression, sources))
 
     def _without_numbers(self, expression: str, operands: list[Tensor]) -> tuple[str, list[Tensor]]:
-        """Numbers become constants, so that problems that differ in numbers alone share one compiled program."""
+        """Turn numbers into constants, so that problems that differ only in numbers share one compiled program."""
         found = list(operands)
 
         def replace(match: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""Operations that put elements elsewhere: filling, joining, padding, and the gradients of views."""
+"""Operations that move elements: filling, joining, padding, and the gradients of views."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def stack(build: Builder, tensors: list[Tensor], dim: int = 0) -> Lane:
 
 
 def pad(build: Builder, given: Lane, pad: list[int], value: float = 0.0) -> Lane:
-    """More elements at the ends of dimensions, the last one first; less where the number is negative."""
+    """Add elements at both ends of dimensions, from the last dimension on; a negative number removes elements."""
     index, shape = given.index, list(given.shape)
     places = []
     ends = zip(pad[::2], pad[1::2], strict=True)
@@ -69,7 +69,7 @@ def pad(build: Builder, given: Lane, pad: list[int], value: float = 0.0) -> Lane
 
 
 def backward_of_view(view: Callable[..., torch.Tensor]) -> Callable[..., Lane]:
-    """The gradient of a view: zeros, with the gradient of its result where the view was."""
+    """The gradient of a view: the gradient of its result at the places of the view, zeros elsewhere."""
 
     def backward(build: Builder, grad_output: Tensor, input_sizes: list[int], **options: Any) -> Lane:
         whole = build.new(input_sizes)
@@ -81,7 +81,7 @@ def backward_of_view(view: Callable[..., torch.Tensor]) -> Callable[..., Lane]:
 
 
 def scatter_into_view(view: Callable[..., torch.Tensor]) -> Callable[..., Lane]:
-    """A copy of a tensor, with other values where a view of it would be."""
+    """A copy of a tensor with other values at the places of a view."""
 
     def scatter(build: Builder, given: Tensor, src: Tensor, **options: Any) -> Lane:
         whole = build.new(given.shape)
@@ -93,11 +93,11 @@ def scatter_into_view(view: Callable[..., torch.Tensor]) -> Callable[..., Lane]:
 
 
 def index_put(build: Builder, given: Tensor, indices: list[Any], values: Tensor, accumulate: Any = 0) -> Lane:
-    """A copy with other values at some places, put or added there."""
+    """A copy in which values are written, or added, at some places."""
     result = build.new(given.shape)
     build.compute(result, "{0}", [given])
     if any(isinstance(each, Lane) for each in indices):
-        raise UnsupportedError("index_put by what a setting has")
+        raise UnsupportedError("index_put with indices that depend on the setting")
     place = result.index[tuple(slice(None) if each is None else each for each in indices)]
     size = (place.numel(),)
     into = Read(result.buffer, build.tables.access(place.reshape(-1)))
@@ -108,7 +108,7 @@ def index_put(build: Builder, given: Tensor, indices: list[Any], values: Tensor,
     operand = build.source(spread, size)
     added = Statement(into, "({0} + {1})", (into, operand))
     statement = added if accumulate else Statement(into, "{0}", (operand,))
-    # Alone: an element may come several times, and each time it must see the last.
+    # In a loop of its own: an element may occur several times, and each addition must see the one before.
     build.schedule.compute(size[0], statement, alone=True)
     return result
 
@@ -125,4 +125,4 @@ COPIES: dict[str, Callable[..., Lane]] = {
     "select_backward": backward_of_view(torch.ops.aten.select.int),
     "diagonal_backward": backward_of_view(torch.ops.aten.diagonal.default),
 }
-"""By the operation's name in torch; its first tensor, if torch calls it self, is `given`."""
+"""Keys are the names of operations in torch. The first tensor is `given` if torch calls it self."""

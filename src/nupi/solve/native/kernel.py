@@ -1,4 +1,4 @@
-"""A native step at work: its arguments, and the threads that it is spread over."""
+"""Run a compiled step: pass its arguments, and divide the settings among threads."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
     from nupi.solve.native.lower import Lowered
 
-_WIDE = 2**14  # bytes of constant matrices from which several vectors of settings share each load of them
+_WIDE = 2**14  # with more bytes of constant matrices, several vectors of settings share each load of them
 _GROUPS = 3
-_SCRATCH = 2**22  # bytes of a group of settings beyond which they do not fit a cache; torch is as fast then
-_MATRIX = 2**24  # bytes of constant matrices beyond which they do not stay in a cache either
-_TASKS = 4  # a worker, so that one that is held up does not hold up all
-_INLINE = 10**5  # operations that are over before another thread has woken up
+_SCRATCH = 2**22  # a group of settings with more bytes does not fit a cache; then torch is as fast
+_MATRIX = 2**24  # constant matrices with more bytes do not stay in a cache
+_TASKS = 4  # tasks per worker, so that a slow worker does not delay all
+_INLINE = 10**5  # fewer operations than this are done before another thread starts
 
 
 class Kernel:
@@ -33,7 +33,7 @@ class Kernel:
 
     Args:
         lowered: the step.
-        dtype: of its numbers.
+        dtype: the dtype of its numbers.
     """
 
     def __init__(self, lowered: Lowered, dtype: torch.dtype) -> None:
@@ -70,12 +70,12 @@ class Kernel:
         """Take some steps.
 
         Args:
-            tensors: inputs, then outputs, the setting in the last dimension; contiguous.
-            starts: the column of each tensor that the first setting is in.
-            columns: how many settings there are.
-            steps: how many steps.
-            pool: for other workers than the caller.
-            workers: how many there are.
+            tensors: inputs, then outputs; contiguous, the setting in the last dimension.
+            starts: for each tensor, the column of the first setting.
+            columns: the number of settings.
+            steps: the number of steps.
+            pool: the threads besides the caller's.
+            workers: the number of all threads.
         """
         size = self.dtype.itemsize
         addresses = [t.data_ptr() + start * size for t, start in zip(tensors, starts, strict=True)]
@@ -94,7 +94,7 @@ class Kernel:
                 self._t,
             )
 
-        # Which worker takes which settings changes nothing: settings never meet, and each has its own lane.
+        # The result does not depend on which worker takes which settings, because each has its own lane.
         blocks = -(-columns // self.width)
         if pool is None or workers == 1 or self.work * columns * steps < _INLINE:
             run(0, columns)
@@ -108,10 +108,10 @@ class Kernel:
 def compile_step(
     step: Callable[..., list[torch.Tensor]], tensors: Sequence[torch.Tensor], dtype: torch.dtype
 ) -> Kernel:
-    """The kernel of a step of one setting.
+    """Compile the step of one setting to a kernel.
 
     Raises:
-        UnsupportedError: if it has none.
+        UnsupportedError: if the step has no form in C.
     """
     with torch.device("cpu"), torch.no_grad():
         try:
@@ -126,7 +126,7 @@ def _addresses(tensors: Sequence[torch.Tensor]) -> ctypes.Array[ctypes.c_void_p]
 
 
 def _work(lowered: Lowered) -> int:
-    """About how many operations one setting's step is."""
+    """About how many operations the step of one setting has."""
     count = 0
     for piece in lowered.pieces:
         if isinstance(piece, Product):

@@ -1,12 +1,12 @@
-"""From a traced step to the pieces of its native program.
+"""Turn a traced step into the pieces of its native program.
 
-The step is traced for one setting, so the batch appears nowhere in it. Each node of the trace is one of:
+The step is traced for one setting, so the trace has no batch dimension. Each node of the trace is one of:
 
-- constant: it depends on fixed data alone, and is computed once, by torch
-- a view: torch takes the same view of the numbers of elements, which gives the new access to the same buffer
-- a pointwise operation, a reduction, a product, or a copy: pieces that write a buffer
+- a constant: it depends only on fixed data, and torch computes it once
+- a view: torch takes the same view of the indices of elements, which gives the new access to the same buffer
+- a pointwise operation, a reduction, a product or a copy: pieces that write a buffer
 
-An operation in place writes through its view into the buffer, so that aliases see it as they do in torch.
+An in-place operation writes through its view into the buffer, so aliases see the change, as in torch.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _NO_OPERANDS = ("out", "dtype", "layout", "device", "pin_memory", "memory_format
 
 
 class _NeedsBufferError(Exception):
-    """A tensor that looked constant is written to: its node must make a buffer."""
+    """A tensor that was treated as a constant is written to, so its node must make a buffer."""
 
     def __init__(self, node: torch.fx.Node) -> None:
         super().__init__(str(node))
@@ -49,7 +49,7 @@ class _NeedsBufferError(Exception):
 
 @dataclass(frozen=True)
 class Lowered:
-    """A step as pieces, with the buffers it begins and ends with and the constants and tables it reads."""
+    """A step as pieces, with its input and output buffers, its constants and its tables."""
 
     pieces: list[Piece]
     inputs: list[Buffer]
@@ -79,7 +79,7 @@ class _Lowering:
         self.traced, self.buffered = traced, buffered
         self.build = Builder(dtype)
         self.values: dict[torch.fx.Node, Any] = {}
-        self.births: dict[int, torch.fx.Node | None] = {}  # which node made the memory of a constant
+        self.births: dict[int, torch.fx.Node | None] = {}  # by memory of a constant, the node that made it
 
     def run(self) -> Lowered:
         build = self.build
@@ -126,9 +126,9 @@ class _Lowering:
         if not isinstance(written, Lane):
             made = self.births.get(_memory(written))
             if made is None:
-                raise UnsupportedError("data that the problem is made of is written to")
+                raise UnsupportedError("the step writes to data of the problem")
             raise _NeedsBufferError(made)
-        if name in _TURNED_IN_PLACE:  # a view that takes the place of the tensor itself
+        if name in _TURNED_IN_PLACE:  # the view replaces the tensor itself
             plain: Any = getattr(getattr(torch.ops.aten, name[:-1]), target._overloadname)
             turned = self._view(plain, name[:-1], arguments)
             whose = node.args[0]
@@ -138,7 +138,7 @@ class _Lowering:
         return self._pointwise(name.removesuffix("_"), arguments, written)
 
     def _arguments(self, node: torch.fx.Node, target: torch._ops.OpOverload) -> dict[str, Any]:
-        """All arguments of a call by name, in the order of the schema, defaults filled in."""
+        """All arguments of a call by name, in the order of the schema, including defaults."""
         found: dict[str, Any] = {}
         for place, argument in enumerate(target._schema.arguments):
             if place < len(node.args):
@@ -152,12 +152,12 @@ class _Lowering:
     def _constant(
         self, node: torch.fx.Node, target: torch._ops.OpOverload, name: str, arguments: dict[str, Any]
     ) -> Any:
-        """What does not depend on the setting is computed once, in its turn."""
+        """Compute a node that does not depend on the setting, once and now."""
         if torch.Tag.nondeterministic_seeded in target.tags:
             raise UnsupportedError(f"{name} is random")
         written = _written(target, arguments)
         if written is not None and self.births.get(_memory(written)) is None:
-            raise UnsupportedError(f"{name} changes data that the problem is made of")
+            raise UnsupportedError(f"{name} changes data of the problem")
         value = target(
             *self._value(node.args), **{key: self._value(each) for key, each in node.kwargs.items()}
         )
@@ -173,7 +173,7 @@ class _Lowering:
     def _fresh(
         self, node: torch.fx.Node, target: torch._ops.OpOverload, name: str, arguments: dict[str, Any]
     ) -> Any:
-        """An operation that writes no tensor that was there before."""
+        """Lower an operation that writes only to new tensors."""
         if name in _VIEWS:
             return self._view(target, name, arguments)
         if name in _PICKS:
@@ -223,10 +223,10 @@ class _Lowering:
     def _view(self, target: Any, name: str, arguments: dict[str, Any]) -> Any:
         first, *rest = arguments.values()
         if not isinstance(first, Lane) or any(isinstance(x, Lane) for value in rest for x in _flat(value)):
-            raise UnsupportedError(f"{name} by what a setting has")
+            raise UnsupportedError(f"{name} with arguments that depend on the setting")
         if name in _SAME:
             return first
-        # A view that relies on the layout of memory had it in torch; here a contiguous copy serves as well.
+        # In torch such a view depends on the memory layout; here a contiguous copy gives the same.
         index = first.index.contiguous() if name in ("view", "unfold") else first.index
         found = target(index, **dict(list(arguments.items())[1:]))
         if isinstance(found, torch.Tensor):

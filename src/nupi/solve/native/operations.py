@@ -1,8 +1,8 @@
-"""What each pointwise operation of torch is in C, on vectors of one number per setting.
+"""The C expression of each pointwise torch operation, on vectors with one number per setting.
 
-A vector of numbers is a `Number`, a vector of truth values a `Mask`; both are C expressions. A Python number stands for
-itself. The functions of a table take the arguments of the torch operation by position, defaults filled in.
-Where torch propagates nan, so does the expression: every comparison with nan is false.
+A vector of numbers is a `Number`, a vector of truth values is a `Mask`; both are C expressions. Python numbers are also
+operands. The functions in the table take the arguments of the torch operation by position, including defaults.
+The expressions propagate nan as torch does: every comparison with nan is false.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class UnsupportedError(NotImplementedError):
-    """The step does something that has no native form; it is run by torch instead."""
+    """The step has no native form, so torch runs it instead."""
 
 
 class Number(str):
@@ -35,7 +35,7 @@ Pointwise: TypeAlias = "Callable[..., Number | Mask]"
 
 
 def literal(value: float) -> str:
-    """A number as C writes it, exactly."""
+    """A number as an exact C literal."""
     if math.isnan(value):
         return "NAN"
     if math.isinf(value):
@@ -44,7 +44,7 @@ def literal(value: float) -> str:
 
 
 def number(value: Operand) -> Number:
-    """Any operand as numbers; a truth value is 0 or 1."""
+    """Convert any operand to numbers; a truth value becomes 0 or 1."""
     if isinstance(value, Number):
         return value
     if isinstance(value, Mask):
@@ -55,7 +55,7 @@ def number(value: Operand) -> Number:
 
 
 def mask(value: Operand) -> Mask:
-    """Any operand as truth values: what is not 0 is true."""
+    """Convert any operand to truth values; any number but 0 is true."""
     if isinstance(value, Mask):
         return value
     return Mask(f"((mask)({number(value)} != all(0)))")
@@ -144,7 +144,7 @@ def power(base: Operand, exponent: Operand) -> Number:
 
 
 def lerp(start: Operand, end: Operand, weight: Operand) -> Number:
-    """Move from start to end by a weight, from the nearer end as torch does it."""
+    """Interpolate from start to end by a weight, computed from the nearer end as in torch."""
     a, b = number(start), number(end)
     if isinstance(weight, str):
         return Number(f"between({a}, {b}, {number(weight)})")
@@ -164,7 +164,7 @@ def addcdiv(value: Operand, a: Operand, b: Operand, scale: Operand = 1) -> Numbe
 
 
 def softplus(value: Operand, beta: Any = 1, threshold: Any = 20) -> Number:
-    """log(1 + exp(beta x)) / beta, and x itself where beta x is above the threshold."""
+    """log(1 + exp(beta x)) / beta, but x where beta x is above the threshold."""
     x = number(value)
     soft = f"(log1p_(exp_({scaled(x, beta)})) / {number(beta)})"
     return Number(f"pick((mask)({scaled(x, beta)} > {number(threshold)}), {x}, {soft})")
@@ -183,17 +183,17 @@ def threshold_backward(gradient: Operand, value: Operand, threshold: Operand) ->
 
 
 def sigmoid_backward(gradient: Operand, output: Operand) -> Number:
-    """The derivative of a sigmoid, by its output, times a gradient."""
+    """The derivative of a sigmoid, computed from its output, times a gradient."""
     return Number(f"({number(gradient)} * (all(1) - {number(output)}) * {number(output)})")
 
 
 def tanh_backward(gradient: Operand, output: Operand) -> Number:
-    """The derivative of tanh, by its output, times a gradient."""
+    """The derivative of tanh, computed from its output, times a gradient."""
     return Number(f"({number(gradient)} * (all(1) - square({number(output)})))")
 
 
 def cast(value: Operand, *_: object) -> Number | Mask:
-    """The value itself; whoever stores it converts it to the dtype that torch gives the result."""
+    """The value itself. It is converted to torch's result dtype when it is stored."""
     return value if isinstance(value, Mask) else number(value)
 
 
@@ -257,4 +257,4 @@ POINTWISE: dict[str, Pointwise] = {
     "bitwise_or": logical("|"),
     "bitwise_not": lambda a: Mask(f"(~{mask(a)})"),
 }
-"""The operation's name in torch, without its overload and without the underscore of its form in place."""
+"""Keys are the names of operations in torch, without the overload and without the underscore of in-place forms."""

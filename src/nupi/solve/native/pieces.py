@@ -1,7 +1,7 @@
-"""The pieces that a native step consists of: fused loops, reductions and products with a constant matrix.
+"""The pieces of a native step: fused loops, reductions, and products with a constant matrix.
 
-A value of the step is a buffer, with one vector of settings for each element, and an access that says which element of
-the buffer is the value's i-th. A view of a tensor is another access to the same buffer.
+A value of the step is a buffer and an access. The buffer has one vector of settings for each element. The access says
+which element of the buffer is the i-th of the value. A view of a tensor is another access to the same buffer.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ class Buffer:
     """The elements of a tensor.
 
     Args:
-        name: in C.
-        size: how many elements it has.
+        name: its name in C.
+        size: the number of elements.
         truth: whether they are truth values.
-        lasting: whether it lives longer than one step: an input or an output.
+        lasting: whether it is kept from step to step: an input or an output.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Access:
-    """Which element of a buffer stands at a place of a value: start + strides . place, or an entry of a table."""
+    """Maps a place of a value to an element of its buffer: start + strides . place, or an entry of a table."""
 
     start: int
     strides: tuple[int, ...]
@@ -39,7 +39,7 @@ class Access:
     shape: tuple[int, ...] = ()
 
     def at(self, *place: str) -> str:
-        """The element's number in C."""
+        """The C expression of the element's index."""
         if self.table is not None:
             flat = place[0]
             for size, part in zip(self.shape[1:], place[1:], strict=True):
@@ -53,12 +53,12 @@ class Access:
 
     @property
     def fixed(self) -> bool:
-        """Whether it is the same element at every place."""
+        """Whether every place has the same element."""
         return self.table is None and not any(self.strides)
 
 
 class Tables:
-    """Numbers of elements that follow no formula, each list of them kept once."""
+    """Tables of element indices that follow no formula; equal tables are stored once."""
 
     def __init__(self) -> None:
         self.kept: list[torch.Tensor] = []
@@ -124,12 +124,12 @@ class Statement:
 
 @dataclass(eq=False)
 class Loop:
-    """Pointwise operations over equally many elements, in one pass.
+    """Pointwise operations over the same number of elements, in one pass.
 
     Args:
-        size: how many elements.
-        statements: in order.
-        closed: whether nothing may join it.
+        size: the number of elements.
+        statements: the operations in order.
+        closed: whether no statement may be added.
     """
 
     size: int
@@ -147,7 +147,7 @@ class Loop:
         return {statement.target.buffer for statement in self.statements}
 
     def takes(self, new: Statement) -> bool:
-        """Whether a statement may join: what it shares with the others, it must access in the same way."""
+        """Whether a statement may be added: it must access shared buffers in the same way as the others."""
         if self.closed:
             return False
         for old in self.statements:
@@ -168,9 +168,9 @@ class Reduction:
     Args:
         kind: "sum", "larger" or "smaller".
         target: a new buffer with `outer` elements.
-        operands: each with an access of two places, o and r.
-        outer: how many results.
-        inner: how many terms each.
+        operands: the operands, each with an access by (o, r).
+        outer: the number of results.
+        inner: the number of terms of each result.
     """
 
     kind: str
@@ -192,16 +192,16 @@ class Reduction:
 
 @dataclass(eq=False)
 class Product:
-    """target = K B, for a constant matrix K (rows x inner) and B (inner x columns), one for each setting.
+    """target = K B, for a constant matrix K (rows x inner) and a matrix B (inner x columns) of each setting.
 
     Args:
         target: a new buffer with rows x columns elements.
         constant: the number of the constant K.
-        operand: B, with an access of two places.
-        rows: of K.
+        operand: B, with an access by (row, column).
+        rows: the rows of K.
         inner: the columns of K, and the rows of B.
-        columns: of B.
-        places: the access to the target, of two places: row and column.
+        columns: the columns of B.
+        places: the access to the target by (row, column).
     """
 
     target: Buffer
@@ -227,20 +227,20 @@ Piece: TypeAlias = "Loop | Reduction | Product"
 
 
 class Schedule:
-    """Pieces in an order that gives what the operations in their own order give, with long fused loops."""
+    """Orders pieces so that loops become long, and the results are those of the original order."""
 
     def __init__(self) -> None:
         self.pieces: list[Piece] = []
 
     def add(self, piece: Piece) -> None:
-        """Place a piece as early as what it depends on allows."""
+        """Insert a piece as early as its dependencies allow."""
         self.pieces.insert(self._after(piece.reads, piece.writes), piece)
 
     def compute(self, size: int, statement: Statement, *, alone: bool = False) -> None:
-        """Place a pointwise operation: in a loop that is there already if one of its size can take it."""
+        """Insert a pointwise operation: into an existing loop of its size if one can take it."""
         writes = {statement.target.buffer}
         after = self._after(statement.reads, writes)
-        # The piece that it depends on may be a loop that takes it, too.
+        # The last piece that it depends on may itself be a loop that can take it.
         for piece in () if alone else self.pieces[max(0, after - 1) :]:
             if isinstance(piece, Loop) and piece.size == size and piece.takes(statement):
                 piece.statements.append(statement)
@@ -248,7 +248,7 @@ class Schedule:
         self.pieces.insert(after, Loop(size, [statement], closed=alone))
 
     def _after(self, reads: set[Buffer], writes: set[Buffer]) -> int:
-        """The first place behind every piece that must come before."""
+        """The first position after all pieces that must come before."""
         for place in range(len(self.pieces), 0, -1):
             piece = self.pieces[place - 1]
             if reads & piece.writes or writes & (piece.reads | piece.writes):

@@ -41,7 +41,7 @@ static inline vec between(vec a, vec b, vec w) {
 
 
 def prelude(body: str, *, double: bool) -> str:
-    """Everything that comes before the step; of the maths library, what its body calls."""
+    """The C text before the step, with the functions of the maths library that its body calls."""
     suffix = "" if double else "f"
     kinds = ("double", "long long") if double else ("float", "int")
     parts = [f"typedef {kinds[0]} real;\ntypedef {kinds[1]} whole;", _VECTORS]

@@ -1,4 +1,4 @@
-"""The C program of a step: the pieces written out, and the loop over settings and steps around them."""
+"""Write the C program of a step: the pieces, inside a loop over settings and steps."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ if TYPE_CHECKING:
 
     from nupi.solve.native.pieces import Buffer, Piece, Read, Source
 
-_ACCUMULATORS = 12  # of the 16 vector registers that every machine has,
-_MORE_ACCUMULATORS = 18  # and of the 32 that go with AVX-512; each load then serves half as many sums again
-_RUN = (
-    256  # terms that are added up one by one; rounding errors grow with this and not with the number of terms
-)
+_ACCUMULATORS = 12  # sums in registers: of the 16 vector registers that every machine has,
+_MORE_ACCUMULATORS = 18  # and of the 32 with AVX-512, where each load serves 1.5 times as many sums
+_RUN = 256  # terms summed in one run; rounding errors grow with this, not with the number of all terms
 
 _FRAME = """
 static void load(vec *to, const real *from, long rows, long stride, long first, long last) {
@@ -63,11 +61,11 @@ def program(
     """The C program that runs the pieces in order, for `groups` vectors of settings at a time.
 
     Args:
-        pieces: of one step.
-        inputs: what is loaded before the first step and, where it is written, stored after the last.
-        outputs: what is stored after the last step alone.
-        double: whether numbers are float64; else float32.
-        groups: how many vectors of settings a product with a constant matrix serves at once.
+        pieces: the pieces of one step.
+        inputs: buffers loaded before the first step; those that are written are stored after the last.
+        outputs: buffers that are only stored after the last step.
+        double: float64 if True, else float32.
+        groups: how many vectors of settings share one pass over a constant matrix.
     """
     body = [line for piece in pieces for line in _write(piece, pieces, groups)]
     text = "\n".join(body)
@@ -97,7 +95,7 @@ def program(
 
 
 def _buffers(pieces: Sequence[Piece], *ends: Sequence[Buffer]) -> list[Buffer]:
-    """All buffers, each once, in an order that is the same in every process."""
+    """All buffers, each once, in the same order in every process."""
     found = {buffer: None for end in ends for buffer in end}
     for piece in pieces:
         for buffer in sorted(piece.reads | piece.writes, key=lambda each: each.name):
@@ -121,7 +119,7 @@ def _operand(source: Source, *place: str) -> str:
 
 
 def _loop(loop: Loop, pieces: Sequence[Piece]) -> list[str]:
-    """One pass: loads, statements in registers, and stores of what somebody else will read."""
+    """One pass: loads, statements in registers, and stores of values that other pieces read."""
     elsewhere = {buffer for piece in pieces if piece is not loop for buffer in piece.reads}
     before: list[str] = []
     body: list[str] = []
@@ -181,9 +179,9 @@ def _reduction(piece: Reduction) -> list[str]:
 
 
 def _product(piece: Product, groups: int) -> list[str]:
-    """Tiles of a few rows for all groups of settings at once, with all sums of a tile in registers.
+    """The product in tiles of a few rows, for all groups of settings at once; all sums of a tile are in registers.
 
-    How many rows a tile has changes no result: each sum has its terms in the same order.
+    The number of rows of a tile does not change results: each sum has its terms in the same order.
     """
     few = _tiles(piece, max(1, _ACCUMULATORS // groups), groups)
     if groups == 1:  # a small matrix, which stays in the nearest cache

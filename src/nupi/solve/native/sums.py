@@ -23,7 +23,7 @@ def total(build: Builder, given: Lane, dim: Any = None, keepdim: Any = 0, dtype:
     """The sum over some dimensions, or over all."""
     if dtype not in (None, build.dtype):
         raise UnsupportedError(f"a sum in {dtype}")
-    if given.buffer.truth:  # how many are true, which a float holds exactly
+    if given.buffer.truth:  # the number of true elements, which is exact in floating point
         counted = build.new(given.shape)
         build.compute(counted, number(Mask("{0}")), [given])
         given = counted
@@ -52,7 +52,7 @@ def variance(build: Builder, given: Lane, dim: Any = None, correction: Any = Non
 
 
 def reduce(build: Builder, given: Lane, dim: Any = None, keepdim: Any = 0, *, kind: str) -> Lane:
-    """One result for each place in the dimensions that stay."""
+    """Reduce over some dimensions: one result for each place in the others."""
     rank = given.index.dim()
     asked = [dim] if isinstance(dim, int) else dim
     gone = sorted({each % rank for each in asked}) if asked and rank else list(range(rank))
@@ -68,7 +68,7 @@ def reduce(build: Builder, given: Lane, dim: Any = None, keepdim: Any = 0, *, ki
 
 
 def product(build: Builder, first: Tensor, second: Tensor) -> Lane:
-    """The matrix product; of vectors and of stacks of matrices as well."""
+    """The matrix product, also of vectors and of batches of matrices."""
     a, b = _positions(first), _positions(second)
     shape = torch.matmul(torch.empty(a.shape, device="meta"), torch.empty(b.shape, device="meta")).shape
     left = a.unsqueeze(0) if a.dim() == 1 else a
@@ -84,7 +84,7 @@ def product(build: Builder, first: Tensor, second: Tensor) -> Lane:
             turned = second.reshape(inner, columns).t()
             _by_constant(build, lane, turned, Lane(first.buffer, left.t()), places.t())
             return lane
-    # One result for each matrix of the stack, row and column; each the sum of so many products.
+    # One result for each matrix of the batch, row and column; each is a sum of products.
     every = (*torch.broadcast_shapes(left.shape[:-2], right.shape[:-2]), rows, columns, inner)
     pairs = (
         (first, left.unsqueeze(-2).expand(every)),
@@ -120,7 +120,7 @@ def _by_constant(
 
 
 def _positions(value: Tensor) -> torch.Tensor:
-    """The numbers of a value's elements, in its shape."""
+    """The index of each element of a value, in the value's shape."""
     if isinstance(value, Lane):
         return value.index
     return torch.arange(value.numel()).reshape(value.shape)
@@ -135,9 +135,9 @@ SUMS: dict[str, Callable[..., Lane]] = {
     "max": partial(reduce, kind="larger"),
     "min": partial(reduce, kind="smaller"),
 }
-"""By the operation's name in torch, whose arguments follow by name; its first tensor is `given`."""
+"""Keys are the names of operations in torch; arguments are passed by name, the first tensor as `given`."""
 PRODUCTS: dict[str, Callable[..., Lane]] = {
     **dict.fromkeys(("mm", "bmm", "mv", "dot", "vdot"), product),
     **dict.fromkeys(("addmm", "addmv", "baddbmm"), add_product),
 }
-"""By the operation's name in torch, whose arguments follow by position."""
+"""Keys are the names of operations in torch; arguments are passed by position."""

@@ -1,4 +1,4 @@
-"""The step of one setting as a flat list of torch operations, without the batch."""
+"""Trace the step of one setting into a flat list of torch operations, without the batch."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def trace_one(
     """Trace a step at the first setting of a batch.
 
     Args:
-        step: moves the tensors of one setting, and returns what is to be seen of it.
-        tensors: of the batch, the setting in the last dimension.
-        simplify: write operations that have a definition in terms of simpler ones by these.
+        step: moves the tensors of one setting, and returns what it records.
+        tensors: the tensors of the batch, the setting in the last dimension.
+        simplify: replace operations by simpler ones where torch has a definition.
     """
     table = _definitions() if simplify else None
     ones = [tensor.select(-1, 0).clone() for tensor in tensors]
@@ -32,7 +32,7 @@ def trace_one(
 
 
 def _definitions() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
-    """Torch's own definitions of operations by simpler ones."""
+    """Torch's own definitions of operations in terms of simpler ones."""
     from torch._decomp import core_aten_decompositions, decomposition_table
 
     more = {
@@ -43,7 +43,7 @@ def _definitions() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
     return {**core_aten_decompositions(), **more}
 
 
-# Torch counts these as basic, but has definitions of them.
+# Torch calls these basic, but has definitions for them.
 _ALSO = (
     *("gelu", "gelu_backward", "silu", "silu_backward", "elu", "elu_backward", "logsumexp"),
     *("leaky_relu", "leaky_relu_backward", "smooth_l1_loss", "smooth_l1_loss_backward", "linalg_vector_norm"),

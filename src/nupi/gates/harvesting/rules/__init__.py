@@ -1,4 +1,4 @@
-"""A rule for each kind of layer or operation: what it does to the channels that come in."""
+"""A rule for each kind of layer or operation: what it does to its input channels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the rules share."""
+"""Helpers of all rules: the error, and how to read a node's arguments and shape."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Rule: TypeAlias = "Callable[[Walk, fx.Node, Any], Flow | None]"
 
 
 class NotCoveredError(Exception):
-    """This use of a known layer or operation is not covered."""
+    """A rule exists for this layer or operation, but not for this way of using it."""
 
 
 def of_followed(rule: Callable[[Walk, fx.Node, Any, Flow], Flow | None]) -> Rule:
-    """A rule about the channels that come in, which also gets these; where they are not followed it says nothing."""
+    """Make a rule of a function that also gets the input channels. It is not called if these are not followed."""
 
     @functools.wraps(rule)
     def about_source(walk: Walk, node: fx.Node, module: Any) -> Flow | None:
@@ -35,23 +35,23 @@ def of_followed(rule: Callable[[Walk, fx.Node, Any, Flow], Flow | None]) -> Rule
 
 
 def argument(node: fx.Node, position: int, name: str, default: Any) -> Any:
-    """What the node's call has for an argument."""
+    """One argument of the node's call, given by position or by name."""
     return node.args[position] if len(node.args) > position else node.kwargs.get(name, default)
 
 
 def arguments(node: fx.Node, name: str) -> tuple[Any, ...]:
-    """What the call has for an argument that may be one tuple or be spread out, as sizes and dimensions may."""
+    """One argument of the call that may be a tuple or several arguments: view((2, 3)) or view(2, 3)."""
     first = argument(node, 1, name, ())
     return tuple(first) if isinstance(first, tuple | list) else (first, *node.args[2:])
 
 
 def shape(node: fx.Node) -> torch.Size:
-    """The shape of the tensor that a node gives."""
+    """The shape of a node's output."""
     found = shape_of(node)
-    assert found is not None  # the walk asks no rule about what is not a tensor
+    assert found is not None  # the walk calls rules only for tensors
     return found
 
 
 def is_number(value: object) -> bool:
-    """Whether a value is written into the model as a number."""
+    """Whether a value is a constant number in the model's code."""
     return isinstance(value, int | float)

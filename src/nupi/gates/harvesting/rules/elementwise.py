@@ -1,4 +1,4 @@
-"""Functions of each number by itself. What counts is whether zero stays zero."""
+"""Elementwise functions. They differ in whether they map zero to zero."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ ZERO_TO_ZERO: set[Any] = {
     *("relu", "relu_", "tanh", "abs", "square", "neg", "contiguous", "clone", "detach"),
     *("to", "float", "double", "half", "bfloat16", "type_as"),
 }
-# f(0) is something else: the channel goes on, but it is no longer zero.
+# f(0) is not 0: the channel is followed, but it is no longer zero.
 LIGHTS_UP: set[Any] = {
     *(nn.Sigmoid, nn.Hardsigmoid, nn.Softplus, nn.LogSigmoid),
     *(torch.sigmoid, functional.sigmoid, functional.hardsigmoid, functional.softplus, torch.exp),
     *("sigmoid", "exp"),
 }
-# Which of the two it is depends on what else they are given.
+# Which of the two it is depends on their other arguments.
 POWERS: set[Any] = {operator.pow, torch.pow, "pow"}
 CLAMPS: set[Any] = {torch.clamp, "clamp", functional.hardtanh}
 
@@ -71,7 +71,7 @@ def _clamp(walk: Walk, node: fx.Node, module: Any) -> Flow | None:
 
 def _prelu(walk: Walk, node: fx.Node, prelu: Any) -> Flow | None:
     if prelu.num_parameters != 1:
-        raise NotCoveredError("its slopes are one a channel")
+        raise NotCoveredError("it has one slope per channel")
     return _zero_to_zero(walk, node, prelu)
 
 

@@ -1,4 +1,4 @@
-"""Where tensors meet: sums, products, quotients and concatenations."""
+"""Operations that join tensors: sums, products, quotients and concatenations."""
 
 from __future__ import annotations
 
@@ -32,28 +32,28 @@ PRODUCTS: set[Any] = {operator.mul, operator.imul, torch.mul, "mul"}
 QUOTIENTS: set[Any] = {operator.truediv, operator.itruediv, torch.div, "div"}
 CATS: set[Any] = {torch.cat, torch.concat}
 UNLIKE = "both sides must have the same channels"
-UNFOLLOWED = "is joined to what is not followed"
+UNFOLLOWED = "is joined to a tensor whose channels cannot be followed"
 
 
 def _sum(walk: Walk, node: fx.Node, _: Any) -> Flow | None:
-    """Alive where one of the sides is."""
+    """A channel of a sum is alive if it is alive on one of the sides."""
     return _combined(walk, node, walk.channels.conditions.some)
 
 
 def _product(walk: Walk, node: fx.Node, _: Any) -> Flow | None:
-    """Alive where both sides are."""
+    """A channel of a product is alive if it is alive on both sides."""
     return _combined(walk, node, walk.channels.conditions.every)
 
 
 def _quotient(walk: Walk, node: fx.Node, _: Any) -> Flow | None:
-    """Alive where the upper side is, if the lower one is a number. Zero over zero is nan."""
+    """A channel of a quotient is alive where the numerator is, if the denominator is a number. 0 / 0 would be nan."""
     lower = argument(node, 1, "other", 0)
     over_number = lower != 0 if is_number(lower) else shape_of(lower) is None
     return _combined(walk, node, lambda upper, _: upper if over_number else torch.full_like(upper, ALWAYS))
 
 
 def _expand_as(walk: Walk, node: fx.Node, _: Any) -> Flow | None:
-    """Alive where the tensor that is expanded is."""
+    """A channel of `x.expand_as(y)` is alive where that of x is."""
     sides = (each for each in (*node.args, *node.kwargs.values()) if isinstance(each, fx.Node))
     first, second = (walk.flows.get(side) for side in sides)
     if first is None or second is None or not _alike(first, second):
@@ -65,7 +65,7 @@ def _expand_as(walk: Walk, node: fx.Node, _: Any) -> Flow | None:
 def _combined(
     walk: Walk, node: fx.Node, alive: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 ) -> Flow | None:
-    """Channels that stay or go together; `alive` says when the result is, given when the two sides are."""
+    """Unite the channels of both sides. `alive` computes the conditions of the result from those of the sides."""
     sides = node.args
     flows = [walk.flows[side] for side in sides if isinstance(side, fx.Node) and side in walk.flows]
     if not flows or len(sides) != 2:
@@ -89,10 +89,10 @@ def _alike(first: Flow, second: Flow) -> bool:
 
 
 def _is_broadcast(walk: Walk, operand: Any, flow: Flow) -> bool:
-    """Whether the operand is the same for all channels, so that it does not matter how many there are."""
+    """Whether the operand is the same for all channels, so that it fits any number of them."""
     sizes = shape_of(operand) if isinstance(operand, fx.Node) else None
     if sizes is None:
-        return True  # a number; the walk has seen to it that it is not the number of channels
+        return True  # a number, and not the number of channels: the walk has checked that
     if operand in walk.flows and len(walk.flows[operand].numbers) > 1:
         return False
     behind = len(flow.shape) - flow.dim  # broadcasting aligns the last dimensions
@@ -118,7 +118,7 @@ def _cat(walk: Walk, node: fx.Node, _: Any) -> Flow | None:
 
 
 def _kept(walk: Walk, part: fx.Node, dim: int) -> Flow:
-    """A tensor whose channels are not followed, and so all stay."""
+    """A tensor whose channels are not followed, so all of them stay."""
     sizes = shape(part)
     if len(sizes) <= dim:
         raise NotCoveredError("it must join along the channels")

@@ -1,4 +1,4 @@
-"""Layers with weights: those that mix channels start new ones, the others hand them on."""
+"""Layers with weights. Those that mix channels make new ones; the others pass them on."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def _convolution(walk: Walk, node: fx.Node, conv: Any) -> Flow | None:
 
 
 def _grouped_convolution(walk: Walk, node: fx.Node, conv: Any, source: Flow | None) -> Flow:
-    """What goes into a group and what comes out of it stay or go together; a depthwise group is one channel of each."""
+    """Unite all inputs and outputs of a group: they stay or go together. A depthwise group has one of each."""
     if source is None:
-        raise NotCoveredError("its groups go with the channels that come in, which are not followed")
+        raise NotCoveredError("its groups stay or go with its input channels, which cannot be followed")
     conditions, numbers = walk.channels.conditions, source.numbers
     if not conv.groups == conv.in_channels == conv.out_channels:
         numbers = walk.channels.new(conv.out_channels)
@@ -53,7 +53,7 @@ def _grouped_convolution(walk: Walk, node: fx.Node, conv: Any, source: Flow | No
 
 
 def _some_of_group(walk: Walk, alive: torch.Tensor) -> torch.Tensor:
-    """When one of the channels of each row is alive."""
+    """By row, the condition that one of its channels is alive."""
     found = alive[:, 0]
     for other in alive[:, 1:].T:
         found = walk.channels.conditions.some(found, other)
@@ -80,21 +80,21 @@ def _batch_norm(walk: Walk, node: fx.Node, norm: Any, source: Flow) -> Flow | No
 
 @of_followed
 def _layer_norm(walk: Walk, node: fx.Node, norm: Any, source: Flow) -> Flow | None:
-    """A norm over the channels: closed ones may go if its mean was over the open ones, or if it can be rescaled.
+    """Closed channels of a layer or RMS norm can go if its mean is over the open ones, or if it can be rescaled.
 
-    An RMS norm without gates over N channels, of which N - n are zero, is one over n with another scale and epsilon:
-    x w / sqrt(S / N + e) = x w sqrt(N / n) / sqrt(S / n + e N / n), where S is the sum of squares.
+    An RMS norm without gates over N channels, of which n are not zero, equals one over these n with another scale and
+    eps e: x w / sqrt(S / N + e) = x w sqrt(N / n) / sqrt(S / n + e N / n), where S is the sum of squares.
     """
     if source.dim != len(source.shape) - 1 or len(norm.normalized_shape) != 1:
         raise NotCoveredError("it acts on another dimension than the channels'")
     if OVER_OPEN in norm.__dict__:
         return source.but(shape(node), _affine(walk, node, norm))
     if isinstance(norm, nn.LayerNorm) or norm.weight is None:
-        why = "has no weight to make up for closed ones" if isinstance(norm, nn.RMSNorm) else "subtracts it"
+        why = "has no weight to correct for it" if isinstance(norm, nn.RMSNorm) else "subtracts it"
         raise NotCoveredError(
             f"it takes its mean over all channels, closed ones too, and {why}; put the gates into it"
         )
-    walk.use(source, node)  # what is not zero counts in its mean
+    walk.use(source, node)  # a channel that is not zero changes the mean
     return source.but(
         shape(node), walk.channels.conditions.every(source.alive, walk.alive(node, norm.weight))
     )
@@ -102,7 +102,7 @@ def _layer_norm(walk: Walk, node: fx.Node, norm: Any, source: Flow) -> Flow | No
 
 @of_followed
 def _group_norm(walk: Walk, node: fx.Node, norm: Any, source: Flow) -> Flow | None:
-    """A norm over groups of channels: these stay or go as a whole."""
+    """The groups of a group norm stay or go as a whole."""
     if source.dim != 1:
         raise NotCoveredError("its channels are not in dimension 1")
     groups = source.numbers.view(norm.num_groups, -1)
@@ -114,7 +114,7 @@ def _group_norm(walk: Walk, node: fx.Node, norm: Any, source: Flow) -> Flow | No
 
 
 def _affine(walk: Walk, node: fx.Node, norm: Any) -> torch.Tensor:
-    """When a norm gives something else than zero, whatever goes in."""
+    """By channel, the condition that the norm's weight or bias is not zero."""
     alive = walk.alive(node, norm.weight)
     bias = getattr(norm, "bias", None)
     return alive if bias is None else walk.channels.conditions.some(alive, walk.alive(node, bias))

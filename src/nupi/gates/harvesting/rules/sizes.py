@@ -1,4 +1,4 @@
-"""Sizes that the forward pass reads. They are harmless unless one is the number of channels, which is followed."""
+"""Sizes that the forward pass reads, such as `x.size(1)`: numbers of channels are followed, others cannot change."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _size(walk: Walk, node: fx.Node, _: Any) -> None:
 
 
 def _item(walk: Walk, node: fx.Node, _: Any) -> Flow | None:
-    """Brackets: an entry of a shape, or a part of a tensor."""
+    """`x[...]`: an entry of a shape, a piece of a split, or a part of a tensor."""
     whole = walk.sizes.get(walk.first(node))
     if isinstance(whole, Pieces):
         if not isinstance(node.args[1], int):
@@ -55,7 +55,7 @@ def _note(walk: Walk, node: fx.Node, whole: tuple[Flow | None, ...], asked: Any)
 
 
 def _divided(walk: Walk, node: fx.Node, _: Any) -> None:
-    """A size over a number, as in y.split(y.size(1) // 2, 1)."""
+    """A size divided by a number, as in y.split(y.size(1) // 2, 1)."""
     whole, count = walk.sizes.get(walk.first(node)), argument(node, 1, "other", None)
     if whole is None and walk.first(node) not in walk.flows:
         return
@@ -100,12 +100,12 @@ def _listed(size: Any) -> tuple[Any, ...]:
 
 
 def _cut_elsewhere(walk: Walk, node: fx.Node, source: Flow, pieces: tuple[torch.Tensor, ...]) -> None:
-    """Pieces along another dimension than the channels', which have all of the channels."""
+    """Pieces along another dimension: each has all channels."""
     walk.sizes[node] = Pieces(source.but(piece.shape) for piece in pieces)
 
 
 def _cut_channels(walk: Walk, node: fx.Node, source: Flow, count: int) -> None:
-    """Equal pieces, which stay equal if a channel stays or goes in all of them."""
+    """Equal pieces of the channels. They stay equal if the same channels go in all of them."""
     if len(source.numbers) % count:
         raise NotCoveredError("it must cut the channels into equal pieces")
     numbers, alive = source.numbers.view(count, -1), source.alive.view(count, -1)

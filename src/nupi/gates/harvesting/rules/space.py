@@ -1,4 +1,4 @@
-"""What goes on behind or in front of the channels: pooling, padding, reductions, indices, other shapes."""
+"""Operations on the other dimensions than the channels': pooling, padding, reductions, indices, other shapes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nupi.gates.harvesting.rules.common import NotCoveredError, Rule, argument, 
 if TYPE_CHECKING:
     from nupi.gates.harvesting.flow import Walk
 
-# Within a channel, zeros give zero.
+# A channel of zeros is reduced to zero.
 POOLS: set[Any] = {
     *(nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d),
     *(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d),
@@ -37,7 +37,9 @@ NOT_SECOND = "its channels are not in dimension 1"
 @of_followed
 def _pool(_walk: Walk, node: fx.Node, module: Any, source: Flow) -> Flow | None:
     name = type(module).__name__ if module is not None else getattr(node.target, "__name__", "")
-    meant = [2 + int(letter) for letter in name if letter.isdigit()]  # a 2d pool without batch would take 3
+    meant = [
+        2 + int(letter) for letter in name if letter.isdigit()
+    ]  # a 2d pool also takes 3 dimensions: no batch
     if source.dim != 1 or (meant and meant != [len(source.shape)]):
         raise NotCoveredError(NOT_SECOND)
     return source.but(shape(node))
@@ -72,7 +74,9 @@ def _flatten(_walk: Walk, node: fx.Node, module: Any, source: Flow) -> Flow | No
     if first % len(source.shape) > source.dim:
         return source.but(shape(node))
     if first != 1 or last not in (-1, len(source.shape) - 1):
-        raise NotCoveredError("it must flatten all but the batch, as flatten(1) does, or what is behind them")
+        raise NotCoveredError(
+            "it must flatten all but the batch, as flatten(1) does, or what is behind the channels"
+        )
     return _flat(node, source)
 
 
@@ -88,10 +92,12 @@ def _reshape(walk: Walk, node: fx.Node, _: Any, source: Flow) -> Flow | None:
         if sizes[here] == -1:
             return source.but(new)
         width = walk.sizes.get(sizes[here])
-        if isinstance(width, Flow):  # read when the model runs: right as long as both lose the same channels
+        if isinstance(width, Flow):  # a size read at run time: right if both tensors lose the same channels
             walk.channels.unite(source.numbers, width.numbers)
             return source.but(new)
-    raise NotCoveredError("fewer channels have no room in it; use flatten(1), -1, or the size of a tensor")
+    raise NotCoveredError(
+        "its sizes are fixed, so fewer channels do not fit; use flatten(1), -1, or x.size(...)"
+    )
 
 
 def _flat(node: fx.Node, source: Flow) -> Flow:
@@ -114,7 +120,7 @@ def _squeeze(_walk: Walk, node: fx.Node, _: Any, source: Flow) -> Flow | None:
 
 @of_followed
 def _transpose(_walk: Walk, node: fx.Node, _: Any, source: Flow) -> Flow | None:
-    """The channels go where their dimension goes."""
+    """Dimensions change places, and the channels with them."""
     count = len(source.shape)
     order = list(range(count))
     if node.target in PERMUTATIONS:
@@ -131,7 +137,7 @@ def _transpose(_walk: Walk, node: fx.Node, _: Any, source: Flow) -> Flow | None:
 
 @of_followed
 def _softmax(_walk: Walk, node: fx.Node, module: Any, source: Flow) -> Flow | None:
-    """Over another dimension than the channels', where zeros give equal shares and not zero."""
+    """A softmax over another dimension maps zeros to equal shares, not to zeros."""
     dim = module.dim if module is not None else argument(node, 1, "dim", None)
     if not isinstance(dim, int) or dim % len(source.shape) == source.dim:
         raise NotCoveredError("it must be over another dimension than the channels'")
@@ -140,16 +146,16 @@ def _softmax(_walk: Walk, node: fx.Node, module: Any, source: Flow) -> Flow | No
 
 @of_followed
 def index(_walk: Walk, node: fx.Node, _: Any, source: Flow) -> Flow | None:
-    """Numbers, slices and None in brackets, which take all of the channels."""
+    """`x[...]` with numbers, slices and None, if it takes all channels."""
     asked = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
-    old = 0  # the dimension that the next entry is about
-    left: list[int | None] = []  # where the dimensions of the result come from, None for new ones
+    old = 0  # the dimension that the next entry indexes
+    left: list[int | None] = []  # for each dimension of the result, which it was before; None for new ones
     for each in asked:
         if each is None:
             left.append(None)
             continue
         if type(each) is not int and not isinstance(each, slice):
-            raise NotCoveredError("its index may have numbers, slices and None")
+            raise NotCoveredError("its index may have only numbers, slices and None")
         if old == source.dim and each != slice(None):
             raise NotCoveredError("it must take all channels, as [:, :, 0, 0] does")
         if isinstance(each, slice):
