@@ -8,6 +8,8 @@ INPUTS := pyproject.toml constraints.txt
 TORCH  ?=
 PINS   := $(if $(TORCH),$(VENV)/constraints.txt,constraints.txt)
 # Python compiles what is imported when it is: all of torch at once would take half of the set-up's time.
+# So let it keep what it compiles: else every worker and every process of a test compiles torch again, in seconds each.
+unexport PYTHONDONTWRITEBYTECODE
 PIP    := $(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check --constraint $(PINS)
 
 .DEFAULT_GOAL := help

@@ -4,6 +4,7 @@
 at night too: `@settings(max_examples=settings.default.max_examples // 4)`.
 """
 
+import gc
 import os
 
 import pytest
@@ -16,6 +17,15 @@ settings.register_profile(
     "nightly", max_examples=1000, stateful_step_count=100, deadline=None, print_blob=True
 )
 settings.load_profile(os.environ.get("NUPI_HYPOTHESIS", "small"))
+
+
+def pytest_collection_finish():
+    """Let the garbage collector look at what tests make only, and not at all the packages that they import.
+
+    Hugging Face's Trainer collects garbage at the end of each run, which took longer than a run.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -20,6 +20,11 @@ def processes():
     return context
 
 
+def program(code, **names):
+    """A new process, not started yet, that runs this code with these names."""
+    return processes().Process(target=exec, args=(code, names))
+
+
 class Ranks:
     """`world` processes; `run` calls a function on all of them inside a fresh process group."""
 

@@ -1,10 +1,8 @@
 """Files: whole or not at all, and no bit of them may change unseen."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
+from ranks import program
 
 from nupi import files
 
@@ -74,21 +72,22 @@ def test_a_text_that_cannot_be_written_leaves_the_old_one(tmp_path):
 
 
 WRITER = """
-import sys, pathlib
 from nupi import files
 for turn in range(400):
-    files.save_checked(pathlib.Path(sys.argv[1]), {"key": sys.argv[2], "value": turn})
+    files.save_checked(path, {"key": name, "value": turn})
 """
 
 
 def test_two_processes_that_write_one_file_at_once_never_spoil_it(tmp_path):
     path = tmp_path / "one.pt"
-    writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(path), name]) for name in ("a", "b")]
+    writers = [program(WRITER, path=path, name=name) for name in ("a", "b")]
+    for writer in writers:
+        writer.start()
     seen = set()
-    while any(writer.poll() is None for writer in writers):
+    while any(writer.is_alive() for writer in writers):
         if (found := files.recall(path)) is not None:  # a warning would be an error here
             seen.add(found.key)
-    assert [writer.returncode for writer in writers] == [0, 0]
+    assert [writer.exitcode for writer in writers] == [0, 0]
     assert files.recall(path).value == 399
     assert seen <= {"a", "b"}
     assert [each.name for each in tmp_path.iterdir()] == ["one.pt"]

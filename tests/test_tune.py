@@ -2,14 +2,13 @@
 
 import json
 import math
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from ranks import program
 
 import nupi
 from nupi import tune
@@ -79,29 +78,34 @@ def test_an_end_that_will_do_is_enough(end):
 
 
 KILLED = """
-import os, sys
-from nupi import tune
+import os
 from nupi.tune import bisect_kp
 def run(kp):
-    with open(sys.argv[2], "a") as made:
-        print(kp, file=made)
-    if int(sys.argv[3]) == len(open(sys.argv[2]).readlines()):
+    with open(made, "a") as file:
+        print(kp, file=file)
+    if dies == len(open(made).readlines()):
         os.kill(os.getpid(), 9)
     return kp - 13.0
-found = bisect_kp(run, 0.0, 40.0, tolerance=0.1, max_runs=12, journal=sys.argv[1])
-print(found.status, found.kp, len(found.runs))
+found = bisect_kp(run, 0.0, 40.0, tolerance=0.1, max_runs=12, journal=journal)
+with open(end, "w") as file:
+    print(found.status, found.kp, len(found.runs), file=file)
 """
 
 
 def test_a_killed_search_goes_on_where_it_was(tmp_path):
     journal, made = tmp_path / "deep" / "kp.json", tmp_path / "made"
-    command = [sys.executable, "-W", "ignore::ResourceWarning", "-c", KILLED, str(journal), str(made)]
-    first = subprocess.run([*command, "4"], capture_output=True, text=True, check=False)
-    assert first.returncode == -9
+    end = tmp_path / "end"
+    first, second = (program(KILLED, journal=journal, made=made, end=end, dies=dies) for dies in (4, 0))
+    first.start()
+    first.join(120)
+    assert first.exitcode == -9
+    assert not end.exists()
     assert [each["kp"] for each in json.loads(journal.read_text())] == [0.0, 40.0, 20.0]
-    second = subprocess.run([*command, "0"], capture_output=True, text=True, check=True)
+    second.start()
+    second.join(120)
+    assert second.exitcode == 0
     whole = bisect_kp(lambda kp: kp - 13.0, 0.0, 40.0, tolerance=0.1, max_runs=12)
-    assert second.stdout.split() == [whole.status, str(whole.kp), str(len(whole.runs))]
+    assert end.read_text().split() == [whole.status, str(whole.kp), str(len(whole.runs))]
     asked = [float(line) for line in made.read_text().split()]
     assert asked == [
         0.0,

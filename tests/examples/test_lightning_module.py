@@ -1,13 +1,14 @@
 """The Lightning example trains as it stands, and a validation on new rows says that its constraint is met."""
 
 import pytest
-from examples import lightning_module
 
 
 @pytest.mark.filterwarnings("ignore:.*does not have many workers")
 @pytest.mark.filterwarnings("ignore:.*litlogger")
 @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
 def test_new_rows_are_called_positive_as_seldom_as_was_asked(monkeypatch, tmp_path, capsys):
+    from examples import lightning_module  # so late because it takes seconds to import Lightning
+
     monkeypatch.chdir(tmp_path)  # Lightning writes where it is
     lightning_module.main()
     said = capsys.readouterr().out

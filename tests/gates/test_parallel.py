@@ -3,17 +3,9 @@
 import pytest
 from gates import parallel
 from gates.networks import IMAGES, chain, gated
-from ranks import Ranks
 from torch import nn
 
 from nupi import gates
-
-
-@pytest.fixture(scope="module")
-def ranks():
-    both = Ranks(2)
-    yield both
-    both.close()
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """A constrained LightningModule of either package, and a run of it in two processes."""
 
-import sys
 import warnings
 from functools import partial
 
@@ -137,21 +136,21 @@ def state(found):
     }
 
 
-if __name__ == "__main__":  # one of two ranks
-    warnings.filterwarnings("ignore")
-    out, rank, name = sys.argv[1:]
-    pl = package(name)
+def one_rank(folder, rank, name):
+    """One of two ranks: what it ends with goes to folder/rank0.pt or rank1.pt."""
     from torch.utils.data.distributed import DistributedSampler
 
+    warnings.filterwarnings("ignore")
+    pl = package(name)
     found = module(pl)
     rows = data(64)
     together = trainer(
         pl, 6, devices=2, strategy="ddp", accumulate_grad_batches=2, use_distributed_sampler=False
     )
-    mine = DataLoader(rows, batch_size=16, sampler=DistributedSampler(rows, 2, int(rank), shuffle=False))
+    mine = DataLoader(rows, batch_size=16, sampler=DistributedSampler(rows, 2, rank, shuffle=False))
     new = data(96, seed=1)
-    held = DataLoader(new, batch_size=48, sampler=DistributedSampler(new, 2, int(rank), shuffle=False))
+    held = DataLoader(new, batch_size=48, sampler=DistributedSampler(new, 2, rank, shuffle=False))
     together.fit(found, mine)
     metrics = together.validate(found, held, verbose=False)[0]
     assert torch.distributed.get_world_size() == 2
-    torch.save({"state": state(found), "metrics": metrics}, f"{out}/rank{rank}.pt")
+    torch.save({"state": state(found), "metrics": metrics}, folder / f"rank{rank}.pt")

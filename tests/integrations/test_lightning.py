@@ -200,7 +200,7 @@ def test_checkpoints_monitor_feasibility(pl, metric, mode, tmp_path):
 
 @pytest.mark.parametrize("name", ["lightning", pytest.param("pytorch_lightning", marks=pytest.mark.nightly)])
 def test_two_processes_are_one(name, tmp_path):
-    first, second = two_ranks("lightning_run.py", tmp_path, name)
+    first, second = two_ranks(run.one_rank, tmp_path, name, imports=[run.package(name).__name__])
     for key, value in first["state"].items():
         assert torch.equal(torch.as_tensor(value), torch.as_tensor(second["state"][key])), key
     model, multiplier = plain_loop(6)

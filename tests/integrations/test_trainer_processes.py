@@ -14,7 +14,9 @@ def test_two_processes_are_one(tmp_path):
     expected = trainer_run.result(one)
     (tmp_path / "two").mkdir()
     launched = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "ACCELERATE_USE_CPU": "true"}
-    first, second = two_ranks("trainer_run.py", tmp_path / "two", "2", **launched)
+    first, second = two_ranks(
+        trainer_run.one_rank, tmp_path / "two", imports=["examples.huggingface_trainer"], **launched
+    )
     assert torch.equal(first["multiplier"], second["multiplier"])
     assert torch.equal(first["xi"], second["xi"])
     assert first["multiplier"].item() == pytest.approx(expected["multiplier"].item(), abs=1e-4)

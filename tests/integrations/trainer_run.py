@@ -4,7 +4,6 @@ import os
 import signal
 import warnings
 from functools import partial
-from pathlib import Path
 
 import torch
 
@@ -73,13 +72,12 @@ def result(trainer):
     }
 
 
-if __name__ == "__main__":  # a rank of torch.distributed.run
-    import sys
-
-    folder = Path(sys.argv[1])
-    trainer = one_batch(folder, processes=2, batches=int(sys.argv[3]), ddp_backend="gloo")
+def one_rank(folder, rank):
+    """One of two ranks: what it ends with goes to folder/rank0.pt or rank1.pt."""
+    trainer = one_batch(folder, processes=2, batches=2, ddp_backend="gloo")
     trainer.train()
     assert trainer.args.world_size == 2
+    assert trainer.args.process_index == rank
     assert torch.distributed.get_backend() == "gloo"
-    torch.save(result(trainer), folder / f"rank{trainer.args.process_index}.pt")
+    torch.save(result(trainer), folder / f"rank{rank}.pt")
     torch.distributed.destroy_process_group()

@@ -2,17 +2,9 @@
 
 import pytest
 import torch
-from ranks import Ranks
 
 import nupi
 from nupi.monitor import read
-
-
-@pytest.fixture(scope="module")
-def ranks():
-    pool = Ranks(2)
-    yield pool
-    pool.close()
 
 
 def scenario(folder):

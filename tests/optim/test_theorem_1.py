@@ -1,8 +1,6 @@
 """Momentum, PI and optimistic gradient as nuPI, each against a code that is not ours."""
 
-import jax
 import numpy as np
-import optax
 import oracles
 import pytest
 import torch
@@ -52,6 +50,9 @@ def test_nupi_at_nu_0_is_optaxs_optimistic_gradient():
     bumpless, error = torch.zeros(3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
     for init, param in (("bumpless", bumpless), ("error", error)):
         run(nupi.NuPI([param], ki=0.2, kp=0.7, init=init), [param], [(torch.from_numpy(e),) for e in errors])
+    import jax  # so late because it takes a second
+    import optax
+
     with jax.enable_x64(True):
         # optax descends along (alpha + beta) g_t - beta g_{t-1}; ascent on e is descent on -e.
         method = optax.optimistic_gradient_descent(1.0, alpha=0.2, beta=0.7)

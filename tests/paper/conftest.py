@@ -1,7 +1,9 @@
 import pytest
+from ranks import processes
 
 from nupi.paper.data import adult, cifar10
 from nupi.paper.data.fetch import DataUnavailableError
+from nupi.paper.jobs import workers
 
 
 @pytest.fixture(scope="session")
@@ -20,3 +22,9 @@ def cifar_data():
         return cifar10.load()
     except DataUnavailableError as error:
         pytest.skip(f"needs CIFAR-10, and {error}")
+
+
+@pytest.fixture
+def quick_workers(monkeypatch):
+    """Processes for jobs that do not each import torch anew; test_running.py has tests of those that users get."""
+    monkeypatch.setattr(workers, "CONTEXT", processes())

@@ -1,5 +1,3 @@
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -7,6 +5,7 @@ from functools import partial
 
 import pytest
 import torch
+from ranks import program
 
 import nupi
 from nupi.solve import dispatch
@@ -156,11 +155,10 @@ def test_a_gradient_of_ones_own_is_part_of_the_sweep(tmp_path):
 
 
 KILLED = """
-import sys, torch, nupi
+import torch, nupi
 from functools import partial
 torch.set_num_threads(1)
 data = torch.linspace(-1.0, 1.0, 12, dtype=torch.float64).reshape(4, 3)
-print("started", flush=True)
 nupi.sweep(
     lambda x: x.square().sum(),
     torch.zeros(3, dtype=torch.float64),
@@ -169,21 +167,22 @@ nupi.sweep(
     primal=partial(torch.optim.SGD, lr=0.05, momentum=0.8),
     steps=1_000_000,
     chunk=2,
-    checkpoint=sys.argv[1],
+    checkpoint=folder,
 )
 """
 
 
 def test_a_killed_sweep_resumes_in_another_process_where_it_was(tmp_path, monkeypatch):
-    child = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.DEVNULL)
+    child = program(KILLED, folder=str(tmp_path))
+    child.start()
     first = tmp_path / "chunk-00000.pt"
     deadline = time.monotonic() + 120
     while not first.exists():
-        assert child.poll() is None
+        assert child.is_alive()
         assert time.monotonic() < deadline
         time.sleep(0.01)
     child.kill()
-    child.wait()
+    child.join()
     finished = {path: path.read_bytes() for path in tmp_path.glob("chunk-*.pt")}
 
     ran = count_runs(monkeypatch)

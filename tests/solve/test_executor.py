@@ -6,11 +6,12 @@ import signal
 import sys
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
-from multiprocessing import get_context
+from multiprocessing.forkserver import ensure_running
 from threading import Lock
 
 import pytest
 import torch
+from ranks import processes
 
 import nupi
 from nupi.solve import dispatch
@@ -45,8 +46,8 @@ def here():
 
 
 def new_pool():
-    # Spawned: the process that runs the tests has threads, which a fork would not bring along.
-    return ProcessPoolExecutor(2, mp_context=get_context("spawn"))
+    # No forks of this process: it has threads, which they would not bring along.
+    return ProcessPoolExecutor(2, mp_context=processes())
 
 
 @pytest.fixture(scope="module")
@@ -181,7 +182,10 @@ def test_settings_survive_a_journey():
 )
 def test_a_dask_cluster_gives_the_same_even_if_a_worker_is_killed(here, folder):
     distributed = pytest.importorskip("distributed")
+    processes()
+    ensure_running()  # else dask would start the server with other packages, for all tests
     with (
+        pytest.importorskip("dask").config.set({"distributed.worker.multiprocessing-method": "forkserver"}),
         distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
         distributed.Client(cluster) as client,
     ):
@@ -191,9 +195,11 @@ def test_a_dask_cluster_gives_the_same_even_if_a_worker_is_killed(here, folder):
         assert (folder / "died").exists()
 
 
-def test_submitit_gives_the_same_even_if_a_job_is_killed(here, folder):
+def test_submitit_gives_the_same_even_if_a_job_is_killed(here, folder, monkeypatch):
     submitit = pytest.importorskip("submitit")
     cloudpickle = pytest.importorskip("cloudpickle")
+    # It waits so many seconds for the result of a killed job, which a slow file system could still bring.
+    monkeypatch.setattr(submitit.LocalJob, "_results_timeout_s", 1)
     # Its jobs know nothing of the path that pytest has found this module on.
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     try:

@@ -117,7 +117,9 @@ class Snapshot:
         if "started" in before:
             state["started"] = before["started"] | rows_like(moved, before["started"])
         elif made:
-            state["started"] = moved.expand(move.multiplier.shape[:1]).clone()
+            # Contiguous, or else the next step makes it so, and a compiled step is compiled once more.
+            each = moved.expand(move.multiplier.shape[:1])
+            state["started"] = each.clone(memory_format=torch.contiguous_format)
 
 
 def _copies(dual: DualOptimizer | None, tensors: list[torch.Tensor]) -> list[torch.Tensor]:

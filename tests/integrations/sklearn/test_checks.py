@@ -5,7 +5,7 @@ from sklearn.utils.estimator_checks import check_estimator, parametrize_with_che
 
 from nupi.integrations.sklearn import ConstrainedClassifier
 
-QUICK = {"max_steps": 60, "learning_rate": 0.1, "random_state": 0}
+QUICK = {"max_steps": 30, "learning_rate": 0.1, "random_state": 0}
 
 
 def expected_failures(estimator):

@@ -55,6 +55,7 @@ def work(tmp_path, monkeypatch):
     del sys.modules["jobs_of_a_test"]
 
 
+@pytest.mark.usefixtures("quick_workers")
 @pytest.mark.parametrize("workers", [1, 2])
 def test_every_job_is_done_once_and_then_read(work, tmp_path, workers):
     log = tmp_path / "log"
@@ -85,6 +86,7 @@ def test_another_version_or_setting_is_another_result(work, tmp_path):
     assert jobs.Job(work.square, one, tmp_path, "1").path == jobs.Job(work.square, other, tmp_path, "1").path
 
 
+@pytest.mark.usefixtures("quick_workers")
 def test_a_failure_or_a_dead_process_does_not_sink_the_rest(work, tmp_path):
     outcomes = list(jobs.run(work.temper, [{"x": x} for x in range(6)], tmp_path, workers=2))
     by_x = {outcome.settings["x"]: outcome for outcome in outcomes}
@@ -145,6 +147,7 @@ def test_no_worker_outlives_the_command(tmp_path, how):
     assert not alive
 
 
+@pytest.mark.usefixtures("quick_workers")
 def test_a_worker_that_dies_before_its_first_job_costs_that_job_only(work, tmp_path, monkeypatch):
     start, started = workers.start, []
 
@@ -212,6 +215,7 @@ def add(*, one, where):
     return [one, where]
 
 
+@pytest.mark.usefixtures("quick_workers")
 @pytest.mark.parametrize("workers", [1, 2])
 def test_what_is_shared_reaches_every_job_and_has_no_part_in_its_name(tmp_path, workers):
     wanted = [{"one": one} for one in range(3)]

@@ -103,6 +103,7 @@ def test_each_constant_of_the_rule_is_changed_to_both_sides():
         assert low < getattr(self_tuning, name) < high
 
 
+@pytest.mark.usefixtures("quick_workers")
 def test_the_cells_of_the_svm_at_smoke_scale(tmp_path):
     """The paper's own cell and one in another unit; omnisafe's gains are for neither."""
     console = Console(quiet=True)

@@ -49,6 +49,7 @@ def test_runs_are_counted_by_the_limit():
     assert not steep._claim(worse, ["sigmoid(z)"]).holds
 
 
+@pytest.mark.usefixtures("quick_workers")
 def test_the_target_at_smoke_scale(tmp_path):
     run = TargetRun("self-tuned-steep", "smoke", tmp_path / "steep", Console(quiet=True))
     (claim,) = steep.self_tuned_steep(run)

@@ -1,13 +1,12 @@
 """The loop against one written by hand, the rates of each scale, the checkpoint that runs share, and a kill."""
 
 import signal
-import subprocess
-import sys
 from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 import torch
+from ranks import program
 from torch.nn.functional import cross_entropy
 
 from nupi import gates
@@ -261,7 +260,7 @@ def test_a_run_that_was_stopped_goes_on_bit_for_bit(tmp_path, monkeypatch, dual,
 
 
 KILLED = """
-import os, pathlib, signal, sys
+import os, signal
 import torch
 from nupi.paper import jobs
 from nupi.paper.sparsity import training
@@ -274,27 +273,26 @@ training.SECONDS_BETWEEN_SAVES = 0.0
 take = Descent.take
 
 def dying(self, *batch):
-    if self.step == int(sys.argv[2]):
+    if self.step == last:
         os.kill(os.getpid(), signal.SIGKILL)
     take(self, *batch)
 
 Descent.take = dying
-folder, settings = pathlib.Path(sys.argv[1]), eval(sys.argv[3])
 list(jobs.run(training.train, [settings], folder, version=training.VERSION, shared={"runs": str(folder)}))
 """
 
 
 def test_a_run_that_was_killed_goes_on_bit_for_bit(tmp_path):
-    program = tmp_path / "program.py"
-    program.write_text(KILLED)
     folder = tmp_path / "runs"
     warm = {"seed": 0, "setting": asdict(TINY)}
     jobs.values(jobs.run(training.warm_up, [warm], folder, version=training.VERSION))
     settings = run_of(Dual(kp=2.0))
     whole = training.train(**settings, runs=str(folder))
     for step in (1, 4, 8):
-        command = [sys.executable, str(program), str(folder), str(step), repr(settings)]
-        assert subprocess.run(command, check=False, timeout=120).returncode == -signal.SIGKILL
+        dying = program(KILLED, folder=folder, last=step, settings=settings)
+        dying.start()
+        dying.join(120)
+        assert dying.exitcode == -signal.SIGKILL
     (outcome,) = jobs.run(
         training.train, [settings], folder, version=training.VERSION, shared={"runs": str(folder)}
     )

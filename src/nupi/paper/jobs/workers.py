@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from nupi.paper.jobs.job import Job, Outcome
 
+CONTEXT = multiprocessing.get_context("spawn")  # how processes start
+
 
 @dataclass
 class Worker:
@@ -73,9 +75,8 @@ def in_processes(waiting: deque[Job], count: int) -> Iterator[Outcome]:
 
 def start() -> Worker:
     """A new process that waits for its first job."""
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_work, args=(theirs,), daemon=True)
+    ours, theirs = CONTEXT.Pipe()
+    process = CONTEXT.Process(target=_work, args=(theirs,), daemon=True)
     process.start()
     theirs.close()
     return Worker(process, ours)
