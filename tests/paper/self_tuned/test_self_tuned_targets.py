@@ -11,6 +11,7 @@ import nupi
 from nupi.optim import self_tuning
 from nupi.paper.runner import TargetRun
 from nupi.paper.self_tuned import sensitivity, svm_cells, tables, target
+from nupi.paper.self_tuned.constants import changed, constant
 from nupi.paper.self_tuned.methods import METHODS
 from nupi.paper.self_tuned.runs import TASKS, solve
 
@@ -100,7 +101,7 @@ def test_each_constant_of_the_rule_is_changed_to_both_sides():
     changes = sensitivity._changes(few=False)
     for name in sensitivity.CONSTANTS:
         low, high = (change["constants"][name] for change in changes if name in change.get("constants", {}))
-        assert low < getattr(self_tuning, name) < high
+        assert low < constant(name) < high
 
 
 @pytest.mark.usefixtures("quick_workers")
@@ -115,3 +116,12 @@ def test_the_cells_of_the_svm_at_smoke_scale(tmp_path):
     assert [row[0] for row in rows] == ["omnisafe PID", "SelfTuned"]
     assert rows[0][-1] != rows[1][-1] == "2 of 2"
     assert (tmp_path / "svm-cells" / "figure.png").stat().st_size > 10_000
+
+
+def test_constants_are_put_back_also_after_an_error():
+    names = ("SPEED", "measuring.LATER")
+    before = [constant(name) for name in names]
+    with pytest.raises(ZeroDivisionError), changed(dict.fromkeys(names, 0.5)):
+        assert [constant(name) for name in names] == [0.5, 0.5]
+        raise ZeroDivisionError
+    assert [constant(name) for name in names] == before

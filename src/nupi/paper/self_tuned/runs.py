@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import nupi
-from nupi.optim import self_tuning
 from nupi.paper.self_tuned import blind, networks, quadratics, seen, steep, unseen
+from nupi.paper.self_tuned.constants import changed
 from nupi.paper.self_tuned.methods import METHODS
 
 if TYPE_CHECKING:
@@ -44,21 +44,15 @@ def solve(
     Args:
         task: one of `TASKS`.
         method: one of `METHODS`.
-        constants: of `nupi.optim.self_tuning`, by name, to be taken in place of its own.
+        constants: of `SelfTuned`, by name, to be taken in place of its own.
         settings: of the task.
 
     Returns:
         The task's own numbers, and the largest multiplier of the run.
     """
     torch.set_num_threads(1)
-    before = {name: getattr(self_tuning, name) for name in constants or {}}
-    try:
-        for name, value in (constants or {}).items():
-            setattr(self_tuning, name, value)
+    with changed(constants):
         return _train(TASKS[task](**settings), method)
-    finally:
-        for name, value in before.items():
-            setattr(self_tuning, name, value)
 
 
 def follow(*, name: str, method: str, every: int = 10) -> dict[str, Any]:

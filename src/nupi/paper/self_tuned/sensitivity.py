@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from nupi.optim import self_tuning
 from nupi.paper import jobs
 from nupi.paper.runner import Claim, TargetRun, target
+from nupi.paper.self_tuned.constants import constant
 from nupi.paper.self_tuned.runs import VERSION, solve
 from nupi.paper.self_tuned.tables import MET
 
@@ -28,7 +28,13 @@ CONSTANTS = (
     "PROGRESS",
     "ANSWER",
     "PROVEN",
+    "SOFT",
+    "measuring.MEASUREMENTS",
+    "measuring.LATER",
+    "retuning.WATCHINGS",
+    "retuning.WATCHINGS_PER_RETUNING",
 )
+"""By name: of the rule, or of the module that says when something is done."""
 TASKS = ("tumours", "diabetes")
 SEEDS = {"smoke": 1, "laptop": 1, "desk": 5}
 NEAR_ONE = {
@@ -89,17 +95,17 @@ def _changes(*, few: bool) -> list[dict[str, Any]]:
     if few:
         return [*plain, {"method": "SelfTuned, 2T"}]
     for name in CONSTANTS:
-        value = getattr(self_tuning, name)
+        value = constant(name)
         plain += [
             {"method": "SelfTuned", "constants": {name: other}}
-            for other in NEAR_ONE.get(name, (value / 2, value * 2))
+            for other in NEAR_ONE.get(name, (type(value)(value / 2), value * 2))
         ]
     return [*plain, {"method": "SelfTuned, T/2"}, {"method": "SelfTuned, 2T"}]
 
 
 def _label(given: dict[str, Any]) -> str:
     for name, value in given.get("constants", {}).items():
-        return f"{name} = {value:g}"
+        return f"{name.rpartition('.')[2]} = {value:g}"
     changed: str = given["method"].removeprefix("SelfTuned").removeprefix(", ")
     return changed or "none"
 
