@@ -121,7 +121,12 @@ def test_the_cells_of_the_svm_at_smoke_scale(tmp_path):
 def test_constants_are_put_back_also_after_an_error():
     names = ("SPEED", "measuring.LATER")
     before = [constant(name) for name in names]
-    with pytest.raises(ZeroDivisionError), changed(dict.fromkeys(names, 0.5)):
-        assert [constant(name) for name in names] == [0.5, 0.5]
-        raise ZeroDivisionError
+
+    def failing():
+        with changed(dict.fromkeys(names, 0.5)):
+            assert [constant(name) for name in names] == [0.5, 0.5]
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        failing()
     assert [constant(name) for name in names] == before
