@@ -59,6 +59,28 @@ def one_rank_cannot_measure():
     return "nothing", 0.0
 
 
+def measured_by_evaluate(*, fails):
+    """The response of a x - 1 where each rank gives other data to measure on, or one of them raises."""
+    rank = dist.get_rank()
+    x = torch.zeros(2, requires_grad=True)
+    primal = torch.optim.SGD([x], lr=0.1)
+    lagrangian = nupi.Lagrangian({"sum": nupi.Equality()}, reduce="mean")
+
+    def evaluate():
+        if fails and rank == 1:
+            raise KeyError("no data on this rank")
+        return x.square().sum(), {"sum": (1.0 + rank) * x.sum() - 1}
+
+    dual = nupi.SelfTuned(lagrangian.parameters(), steps=8, primal=primal, evaluate=evaluate)
+    violations = {"sum": 10 * x.sum() - 1}
+    lagrangian.ascend(dual, violations)
+    try:
+        lagrangian(x.square().sum(), violations)
+    except Exception as error:  # noqa: BLE001 - the test looks at it
+        return type(error).__name__, dual.gains()["sum"]["response"].item()
+    return "nothing", dual.gains()["sum"]["response"].item()
+
+
 def responses(reduce):
     """What is measured for a x - 1 with |a|^2 = 5, which every rank has alike, as a tensor and as a row."""
     x = torch.zeros(2, requires_grad=True)

@@ -31,6 +31,18 @@ def test_a_rank_that_cannot_measure_leaves_none_waiting(ranks):
     assert response == 0
 
 
+def test_ranks_join_what_each_has_measured_on_its_own_data(ranks):
+    """Rank 0 has b = 0.1 |(1, 1)|^2 and rank 1 four times as much; the mean is that of the logarithms."""
+    for failure, response in ranks.run(partial(self_tuned.measured_by_evaluate, fails=False), world=2):
+        assert failure == "nothing"
+        assert response == pytest.approx((0.2 * 0.8) ** 0.5)
+
+
+def test_a_rank_whose_evaluate_raises_leaves_none_waiting(ranks):
+    answers = ranks.run(partial(self_tuned.measured_by_evaluate, fails=True), world=2)
+    assert answers == [("RuntimeError", 0.0), ("KeyError", 0.0)]
+
+
 @pytest.mark.parametrize(
     ("reduce", "tensor", "row"), [("mean", 0.5, 2.0), ("sum", 2.0, 2.0), (None, 0.5, 0.5)]
 )
