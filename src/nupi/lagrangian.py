@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Violations: TypeAlias = "Mapping[str, torch.Tensor | Violation]"
 
 
-_OWN = {"_observer": None, "_repeat": None, "_last": None}  # a copy starts without these
+_OWN = {"_observers": (), "_repeat": None, "_last": None}  # a copy starts without these
 
 
 class Ascent(NamedTuple):
@@ -91,7 +91,7 @@ class Lagrangian(MultiplierModule):
 
     _repeat: Repeat | None = None  # the last step, if the next one may be the same
     _last: tuple[Any, ...] | None = None  # whose step that was, with which gains, and over which constraints
-    _observer: Any = None  # the dual optimizer, if it needs losses with their graph
+    _observers: tuple[Any, ...] = ()  # the dual optimizers that need losses with their graph
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class Lagrangian(MultiplierModule):
             )
         if (
             type(violations) is dict
-            and self._observer is None
+            and not self._observers
             and self.reduce is None
             and not self._penalties
             and not torch.compiler.is_compiling()
@@ -154,8 +154,9 @@ class Lagrangian(MultiplierModule):
             if self.reduce is not None and violation.adds_up(self.reduce):
                 term = term * distributed.world_size(self.group)
             total = total + term
-        if self._observer is not None and not torch.compiler.is_compiling():
-            self._observer.observe(self, loss, paired)
+        if self._observers and not torch.compiler.is_compiling():
+            for observer in self._observers:
+                observer.observe(self, loss, paired)
         return total
 
     def ascend(self, dual: torch.optim.Optimizer, violations: Violations) -> None:
@@ -181,9 +182,8 @@ class Lagrangian(MultiplierModule):
                 if self._listeners:
                     self._tell(dual, repeat.moves(errors))
                 return
-        observer = dual if hasattr(dual, "observe") else None
-        if observer is not self._observer and not compiling:
-            self._observer = observer
+        if not compiling and dual not in self._observers and (self._observers or hasattr(dual, "observe")):
+            self.show_losses_to(dual)
         together: Together | None = None
         with torch.set_grad_enabled(False):
             if self._is_alone():
@@ -206,6 +206,19 @@ class Lagrangian(MultiplierModule):
                 self._drift.remember(multipliers, dual)
         if moves:
             self._tell(dual, moves)
+
+    def show_losses_to(self, dual: torch.optim.Optimizer) -> None:
+        """Show `dual` the losses with their graph from now on, if it measures by them; `ascend` calls this.
+
+        An earlier optimizer of the same multipliers is shown none any more.
+        """
+        mine = {id(p) for group in dual.param_groups for p in group["params"]}
+        others = tuple(
+            one
+            for one in self._observers
+            if mine.isdisjoint(id(p) for group in one.param_groups for p in group["params"])
+        )
+        self._observers = (*others, dual) if hasattr(dual, "observe") else others
 
     def _warn_of_no_gradient(self, name: str) -> None:
         """Warn once that a violation without a gradient cannot move the model."""

@@ -319,7 +319,7 @@ def test_the_optimizer_that_wants_to_see_losses_gets_them_again_after_another_on
     steps(lagrangian, dual, 0, 70)
     steps(lagrangian, nupi.NuPI(lagrangian.parameters(), 0.1), 70, 73)
     steps(lagrangian, dual, 73, 74)
-    assert lagrangian._observer is dual
+    assert lagrangian._observers == (dual,)
 
 
 def test_listeners_hear_of_repeated_steps(repeated):

@@ -105,7 +105,7 @@ def test_a_dual_step_is_measured_once_however_often_the_model_moves_in_it(monkey
     primal = torch.optim.SGD([x], lr=0.5)
     lagrangian = nupi.Lagrangian({"sum": nupi.Equality()}).double()
     dual = nupi.SelfTuned(lagrangian.parameters(), steps=64, primal=primal)
-    lagrangian._observer = dual  # as after an `ascend`
+    lagrangian.show_losses_to(dual)  # as after an `ascend`
     lagrangian(x[0], {"sum": x.sum() - 1})
     for _ in range(8):
         lagrangian.ascend(dual, {"sum": x.sum() - 1})

@@ -84,5 +84,4 @@ def go_on(lagrangian: Lagrangian, dual: torch.optim.Optimizer) -> None:
 
     A dual optimizer that measures gets the graph of losses after its first `ascend`; a resumed run has had that one.
     """
-    if hasattr(dual, "observe"):
-        lagrangian._observer = dual
+    lagrangian.show_losses_to(dual)
