@@ -106,6 +106,35 @@ def test_a_swing_is_measured_as_the_spectrum_has_it_and_its_advice_ends_it():
     assert abs(left_then) < 1e-3 < abs(left)
 
 
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (partial(nupi.NuPI, ki=0.0), "has a ki above 0"),
+        (partial(torch.optim.SGD, lr=0.0, maximize=True), "has a lr above 0"),
+        (partial(nupi.SelfTuned, steps=20), "a response of 0 means that no measurement has found a gradient"),
+    ],
+    ids=["NuPI", "SGD", "SelfTuned"],
+)
+@pytest.mark.filterwarnings("ignore:16 measurements found no response")
+def test_a_violated_constraint_whose_multiplier_never_moves_is_found(kind, said):
+    lagrangian = nupi.Lagrangian({"c": nupi.Inequality()})
+    x = torch.ones(1, requires_grad=True)
+    primal = torch.optim.SGD([x], lr=0.1)
+    options = {"primal": primal} if kind.func is nupi.SelfTuned else {}
+    dual = kind(lagrangian.parameters(), **options)
+    monitor = nupi.Monitor(lagrangian, warn=False)
+    for _ in range(60):
+        c = {"c": 0.0 * x + 0.5}  # nothing that is trained moves it
+        lagrangian.ascend(dual, c)
+        primal.zero_grad()
+        lagrangian(x.square().sum(), c).backward()
+        primal.step()
+    (finding,) = monitor.diagnose()
+    assert (finding.kind, finding.severity) == ("slow", "severe")
+    assert "the violation is still 0.5, and the multiplier has been 0 throughout" in finding.evidence
+    assert said in finding.advice
+
+
 def test_where_nobody_sets_gains_the_advice_names_none():
     """A delay that the rule knows nothing of makes it swing; ki and kp would be no help to its user."""
     lagrangian = nupi.Lagrangian({"c": nupi.Equality()})

@@ -38,6 +38,18 @@ def for_self_tuned(kind: str, otherwise: str) -> str:
     return _FOR_SELF_TUNED.get(kind, otherwise)
 
 
+def against_rest(case: Case) -> str:
+    """Where to look if a violated constraint has a multiplier that never moves."""
+    if case.self_tuned:
+        return (
+            "See dual.gains(): a response of 0 means that no measurement has found a gradient. The violation and the "
+            "loss need one in the parameters that primal trains, and so does what evaluate returns"
+        )
+    return (
+        f"Check that ascend gets this violation, and that the dual optimizer has a {case.step_size} above 0"
+    )
+
+
 def against_swing(case: Case, swing: Swing) -> str:
     """The kp of critical damping; and a smaller ki if the swing is too fast for any kp."""
     if not case.ki > 0.0:

@@ -63,7 +63,7 @@ class Case:
 
     def found(self, kind: Kind, severity: Severity, evidence: str, do: str, first: int = 0) -> Finding:
         """A finding about this constraint, from the given row on."""
-        if self.self_tuned:
+        if self.self_tuned and bool((self.theta != self.theta[0]).any()):
             do = advice.for_self_tuned(kind, do)
         span = (int(self.steps[first]), int(self.steps[-1]))
         return Finding(self.place, kind, severity, evidence, do, span)
@@ -81,7 +81,7 @@ def judge_case(case: Case) -> list[Finding]:
     """What is wrong with one constraint: the finding of the first rule that applies. Rules are in order of weight."""
     if len(case.e) < 4:
         return []
-    for rule in (diverging, inactive, oscillating, capped, stuck, noisy, overshoot):
+    for rule in (diverging, inactive, oscillating, capped, unmoved, stuck, noisy, overshoot):
         finding = rule(case)
         if finding is not None:
             return [finding]
@@ -158,6 +158,21 @@ def capped(case: Case) -> Finding | None:
         how,
         f"Raise upper, to {advice.short(10 * case.upper)} say, or loosen the target",
     )
+
+
+def unmoved(case: Case) -> Finding | None:
+    """The constraint is violated, and its multiplier has had one and the same value throughout."""
+    if len(case.e) < 2 * SHORTEST or bool((case.theta != case.theta[0]).any()):
+        return None
+    late = case.e[len(case.e) // 2 :]
+    violation = float(late.mean() if case.inequality else late.mean().abs())
+    if not violation > 0.05 * case.size:
+        return None
+    how = (
+        f"the violation is still {advice.short(violation)}, and the multiplier has been "
+        f"{advice.short(float(case.theta[0]))} throughout"
+    )
+    return case.found("slow", "severe", how, advice.against_rest(case))
 
 
 def stuck(case: Case) -> Finding | None:
