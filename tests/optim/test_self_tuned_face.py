@@ -114,6 +114,18 @@ def test_bad_requests_are_refused():
         nupi.SelfTuned(params, steps=5, primal=params)
     with pytest.raises(TypeError, match="primal is a Adadelta, whose response cannot be measured"):
         nupi.SelfTuned(params, steps=5, primal=torch.optim.Adadelta([torch.zeros(1, requires_grad=True)]))
+    for model in (torch.nn.Linear(1, 1), torch.nn.Sequential(torch.nn.Linear(1, 1))):
+        with pytest.raises(
+            TypeError, match=r"a model came \((Linear|Sequential)\); give the optimizer that trains"
+        ):
+            nupi.SelfTuned(params, steps=5, primal=model)
+    with pytest.raises(
+        ValueError, match="primal is empty; give the optimizer of the model, or leave primal out"
+    ):
+        nupi.SelfTuned(params, steps=5, primal=[])
+    backwards = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1, maximize=True)
+    with pytest.raises(ValueError, match="primal is a SGD with maximize=True"):
+        nupi.SelfTuned(params, steps=5, primal=backwards)
 
 
 def test_before_the_first_step_all_gains_are_zero_and_nothing_is_smoothed():

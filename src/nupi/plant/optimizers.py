@@ -36,12 +36,22 @@ class Scaling(NamedTuple):
 
 def check_optimizers(optimizers: Any) -> tuple[torch.optim.Optimizer, ...]:
     """The optimizers as a tuple, or an error that says which kinds can be measured."""
+    if isinstance(optimizers, torch.nn.Module):
+        raise TypeError(
+            f"primal must be the optimizer of the model, but a model came ({type(optimizers).__name__}); give the "
+            "optimizer that trains it"
+        )
     try:
         found = (optimizers,) if isinstance(optimizers, torch.optim.Optimizer) else tuple(optimizers)
     except TypeError:
         raise TypeError(
             f"primal must be the optimizer of the model, or several of them, but a {type(optimizers).__name__} came"
         ) from None
+    if not found:
+        raise ValueError(
+            "primal is empty; give the optimizer of the model, or leave primal out, and the response is identified "
+            "from the violations"
+        )
     for optimizer in found:
         if isinstance(optimizer, torch.Tensor):
             raise TypeError(
@@ -52,6 +62,11 @@ def check_optimizers(optimizers: Any) -> tuple[torch.optim.Optimizer, ...]:
             raise TypeError(
                 f"primal is a {type(optimizer).__name__}, whose response cannot be measured; it is known for "
                 f"{known}. Leave primal out, and the response is identified from the violations"
+            )
+        if any(group.get("maximize") for group in optimizer.param_groups):
+            raise ValueError(
+                f"primal is a {type(optimizer).__name__} with maximize=True, which would train the model to violate "
+                "its constraints; the model's optimizer must minimize the Lagrangian"
             )
     return found
 
