@@ -140,7 +140,7 @@ def self_tuned(errors, theta, steps, scale, lr=None, low=-math.inf, high=math.in
         quiet = 0.1 * gain * balance / max(sigma, 1e-30)
         kappa = min(0.7 * (1 - gone), max(quiet, (quiet**2 / 2) ** (1 / 3), 2 * w if left > 0 else 0.0))
         leap = 4 * 0.7 * balance if balance > 1e-11 else math.inf
-        free = gain * leap / max(jump, 1e-30)
+        free = gain * leap / max(jump, 1e-3 * left, 1e-30)
         kappa = min(kappa, max(free, math.sqrt(free) / 2))
         kappa = kappa if sure > 0 else min(kappa, 0.1)
         w = min(w, (gone + kappa) / 2, 0.5)

@@ -70,6 +70,7 @@ URGENCY = 9.0  # by how much the speed grows in `steps` if it is not (in log)
 BEYOND = 4.0  # in units of `scale`: where a multiplier is taken for too large
 ROOM = 4.0  # where `balance` is a guess from the size of the loss, it may be so much too small
 GUESSING = 0.1  # the most that kappa may be while b is a guess
+AT_REST = 1e-3  # the share of an identified violation by which it is at least taken to leap
 PROGRESS = 0.9  # of what a violation was steps / 4 ago: above it, a multiplier beyond `scale` pushes in vain
 ANSWER = 0.25  # to r times the multiplier, a violation that falls by r^-0.25 or more is an answer
 FALL = 1.001  # a violation that falls by less than this factor has not moved
@@ -192,7 +193,12 @@ def retune_(
     damped = torch.add(w, w).mul_(left.sign())
     kappa = torch.minimum(kept.exp_().mul_(number(FAST_POLE, scale)), torch.maximum(allowed, damped))
     # kappa weight jump <= b leap: kappa itself where there is no smoothing, 4 kappa^2 where much.
-    free = (b * leap).div_(state["jump"].clamp(min=TINY))
+    jump = state["jump"]
+    if (
+        "most" in state
+    ):  # what does not answer at all lets b fall, and must not let kp grow beyond what floats hold
+        jump = torch.maximum(jump, left * AT_REST)
+    free = (b * leap).div_(jump.clamp(min=TINY))
     kappa = torch.minimum(kappa, torch.maximum(free, free.sqrt().mul_(half)))
     if "most" in state:  # b is a guess until it has been identified, and may be too small
         kappa = torch.where(state["sure"] > 0, kappa, kappa.clamp(max=GUESSING))
