@@ -1,6 +1,7 @@
 """SelfTuned that measures the response on data of the user's choice, and not on the batch."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -140,13 +141,26 @@ def test_evaluate_is_given_with_the_optimizer_of_the_model():
     ("given", "said"),
     [
         (lambda x: x.sum(), r"evaluate must return \(loss, violations\).* but Tensor came"),
-        (lambda x: (x.sum(), x.sum(), 3), r"evaluate must return \(loss, violations\).* but tuple came"),
+        (
+            lambda x: (x.sum(), x.sum(), 3),
+            r"evaluate must return \(loss, violations\).* but \(Tensor, Tensor, int\) came",
+        ),
         (lambda x: (x.detach().sum(), {"c": x.sum()}), "the loss that evaluate returned has no gradient"),
+        (lambda x: (x, {"c": x.sum()}), r"a scalar loss, but it has shape \(2,\); take its mean or sum"),
+        (lambda x: (x.sum() / 0, {"c": x.sum()}), "the loss that evaluate returned is not finite"),
+        (
+            lambda x: (x.sum(), {"c": x.sum() * math.nan}),
+            "the violation of 'c' that evaluate returned is not finite",
+        ),
+        (
+            lambda x: (x.sum(), {"c": x.detach().sum()}),
+            "the violation of 'c' that evaluate returned has no gradient",
+        ),
         (lambda x: (x.sum(), {"d": x.sum()}), "'d'"),
     ],
 )
 def test_what_evaluate_returns_is_checked_and_nothing_is_lost(given, said):
-    x = torch.ones(1, requires_grad=True)
+    x = torch.ones(2, requires_grad=True)
     primal = torch.optim.SGD([x], lr=0.1)
     lagrangian = nupi.Lagrangian({"c": nupi.Equality()})
     dual = nupi.SelfTuned(lagrangian.parameters(), steps=10, primal=primal, evaluate=lambda: given(x))
@@ -173,3 +187,40 @@ def test_a_copy_is_told_what_to_measure_on_by_watch():
     twin.watch(primal, counted)
     train(primal, its_lagrangian, twin, everything, 2)
     assert len(calls) == 1  # at step 4
+
+
+def test_evaluate_may_call_the_lagrangian_itself():
+    """It then gives what a step trains on; that call is no step, and is not measured again."""
+    _, primal, lagrangian, everything = quadratic()
+    calls = []
+
+    def evaluate():
+        calls.append(None)
+        loss, violations = everything()
+        lagrangian(loss, violations)
+        return loss, violations
+
+    dual = nupi.SelfTuned(lagrangian.parameters(), steps=60, primal=primal, evaluate=evaluate)
+    train(primal, lagrangian, dual, everything, 4)
+    assert len(calls) == 3  # at steps 1, 2 and 4
+    assert (dual.gains()["rows"]["response"] > 0).all()
+
+
+def test_a_batch_that_shows_nothing_does_not_make_the_next_measurement_later():
+    """A measurement on nan finds nothing, which is no agreement with what was known."""
+    intervals = []
+    for broken in (False, True):
+        _, primal, lagrangian, everything = quadratic()
+        dual = nupi.SelfTuned(lagrangian.parameters(), steps=256, primal=primal)
+        for step in range(1, 17):
+            loss, violations = everything()
+            lagrangian.ascend(dual, violations)
+            if broken and step == 16:  # a step at which it measures
+                violations = {"rows": violations["rows"] * math.nan}
+            lagrangian(loss, violations).backward()
+            if not (broken and step == 16):
+                primal.step()
+            primal.zero_grad()
+        intervals.append(dual.param_groups[0]["interval"])
+    steady, shaken = intervals
+    assert (shaken, steady) == (256 // 8, 256 // 2)

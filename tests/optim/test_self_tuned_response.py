@@ -129,14 +129,35 @@ def test_a_constraint_without_a_gradient_is_not_measured_for_ever():
     x, primal, lagrangian, _ = quadratic()
     dual = nupi.SelfTuned(lagrangian.parameters(), steps=1000, primal=primal)
     measured = set()
-    for _ in range(60):
-        violations = {"rows": torch.stack([x.sum() - 1, 0.0 * x.sum() + 1])}
-        lagrangian.ascend(dual, violations)
-        lagrangian(x.square().sum(), violations).backward()
+
+    def evaluate():
+        if dual.state:
+            measured.add(dual.gains()["rows"]["measured_at"])
+        return x.square().sum(), {"rows": torch.stack([x.sum() - 1, 0.0 * x.sum() + 1])}
+
+    with pytest.warns(UserWarning, match="found no response of 'rows', so these multipliers stay") as said:
+        train(primal, lagrangian, dual, evaluate, 60)
+    assert 16 <= len(measured) < 30
+    assert len(said) == 1
+    assert dual.gains()["rows"]["response"][1] == 0
+
+
+def test_two_dual_optimizers_of_one_lagrangian_each_measure_their_own_multipliers():
+    x = torch.zeros(2, dtype=WIDE, requires_grad=True)
+    primal = torch.optim.SGD([x], lr=0.1)
+    kinds = {name: nupi.Equality(init=torch.zeros((), dtype=WIDE)) for name in ("a", "b")}
+    lagrangian = nupi.Lagrangian(kinds)
+    duals = [nupi.SelfTuned([lagrangian.get_parameter(each)], steps=40, primal=primal) for each in ("a", "b")]
+    for _ in range(200):
+        violations = {"a": x[0] - 1, "b": 3 * x[1] + 1}
+        for dual, name in zip(duals, ("a", "b"), strict=True):
+            lagrangian.ascend(dual, {name: violations[name]})
+        lagrangian(x.square().sum() / 2, violations).backward()
         primal.step()
         primal.zero_grad()
-        measured.add(dual.gains()["rows"]["measured_at"])
-    assert 16 <= len(measured) < 30
+    found = [float(dual.gains()[name]["response"]) for dual, name in zip(duals, ("a", "b"), strict=True)]
+    assert found == pytest.approx([0.1, 0.9])  # lr |gradient|^2
+    assert x.tolist() == pytest.approx([1.0, -1 / 3], abs=1e-3)
 
 
 def test_many_constraints_by_random_signs_are_on_the_safe_side(monkeypatch):

@@ -71,3 +71,32 @@ def test_the_call_and_ascend_compile_with_averages_and_reduce(reduce):
         torch.testing.assert_close(call(torch.ones(()), averages), plain(torch.ones(()), averages))
     for name, multiplier in plain.multipliers.items():
         torch.testing.assert_close(multiplier, fast.multipliers[name])
+
+
+def test_the_curvature_of_a_compiled_model_is_measured_on_what_evaluate_gives():
+    """AOTAutograd has no second derivatives, which the curvature takes; the plain model has the same weights."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+    compiled = torch.compile(model, backend="aot_eager")
+    rows = torch.randn(8, 3)
+
+    def evaluate(network=model):
+        out = network(rows)
+        return out.square().mean(), {"c": out.mean() - 1}
+
+    def train(**options):
+        primal = torch.optim.SGD(model.parameters(), lr=0.1)
+        lagrangian = nupi.Lagrangian({"c": nupi.Equality()})
+        dual = nupi.SelfTuned(lagrangian.parameters(), steps=10, primal=primal, **options)
+        for step in range(12):
+            loss, violations = evaluate(compiled)
+            if step % 2 == 0:
+                lagrangian.ascend(dual, violations)
+            lagrangian(loss, violations).backward()
+            primal.step()
+            primal.zero_grad()
+        return dual.gains()["c"]
+
+    with pytest.raises(RuntimeError, match="a compiled model does not have; give SelfTuned an `evaluate`"):
+        train()
+    assert train(evaluate=evaluate)["curvature"] > 0

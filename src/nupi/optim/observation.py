@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import torch
@@ -87,23 +88,43 @@ def observe(
         raise RuntimeError("another rank could not measure the response of its model; see its error")
     parts = notes[:, :-1].split([m.numel() for m in held], dim=1)
     near = [take_in(dual.state[m], note, group).min() for m, note in zip(held, parts, strict=True)]
-    return float(torch.stack(near).min())
+    found_nothing = not bool(
+        notes[0, :-1].any()
+    )  # a batch with nan, say: it does not agree with what was known
+    return 0.0 if found_nothing else float(torch.stack(near).min())
 
 
 def evaluated(evaluate: Evaluate) -> tuple[torch.Tensor, Violations]:
     """What the user's function gives, or an error that says what it should give."""
     given = evaluate()
     if not (isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], torch.Tensor)):
+        came = type(given).__name__
+        if isinstance(given, tuple):
+            came = f"({', '.join(type(each).__name__ for each in given)})"
         raise TypeError(
-            f"evaluate must return (loss, violations), as lagrangian(loss, violations) takes them, but "
-            f"{type(given).__name__} came"
+            f"evaluate must return (loss, violations), as lagrangian(loss, violations) takes them, but {came} came"
         )
-    if not given[0].requires_grad:
+    loss, violations = given
+    if loss.numel() != 1:
         raise ValueError(
-            "the loss that evaluate returned has no gradient, so no response can be measured; compute it without "
-            "torch.no_grad() and without detach()"
+            f"evaluate must return a scalar loss, but it has shape {tuple(loss.shape)}; take its mean or sum"
         )
-    return given
+    plain = {"the loss": loss}
+    if isinstance(violations, Mapping):  # `lagrangian` refuses anything else
+        tensors = {name: each for name, each in violations.items() if isinstance(each, torch.Tensor)}
+        plain |= {f"the violation of {name!r}": each for name, each in tensors.items()}
+    for what, value in plain.items():
+        if not value.requires_grad:
+            raise ValueError(
+                f"{what} that evaluate returned has no gradient, so no response can be measured; compute it without "
+                "torch.no_grad() and without detach()"
+            )
+        if not bool(value.isfinite().all()):
+            raise ValueError(
+                f"{what} that evaluate returned is not finite, so no response can be measured; look at the data that "
+                "evaluate uses"
+            )
+    return loss, violations
 
 
 def shows_unknown(
@@ -252,6 +273,12 @@ def _measured(
             parameters = [one.parameter for one in found]
             bent = _curvature(parameters, plant.metric, loss + torch.dot(theta, errors), errors, signs)
     except RuntimeError as error:
+        if "double backward" in str(error):
+            raise RuntimeError(
+                "with several primal steps to a dual step, the curvature is measured, which takes a second derivative "
+                "that a compiled model does not have; give SelfTuned an `evaluate` that calls the model before it was "
+                "compiled"
+            ) from error
         if "donated" not in str(error):
             raise
         raise RuntimeError(

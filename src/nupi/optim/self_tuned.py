@@ -135,7 +135,7 @@ class SelfTuned(DualOptimizer):
         self._primal: tuple[torch.optim.Optimizer, ...] = ()
         self._evaluate: Evaluate | None = None
         self._names: dict[int, str] = {}
-        self._warned = False
+        self._warned = self._warned_of_unknown = self._measures = False
 
     def watch(
         self,
@@ -186,13 +186,18 @@ class SelfTuned(DualOptimizer):
         due = measuring.is_due(group, rate) or (
             measuring.is_incomplete(group, moved) and shows_unknown(self, lagrangian, paired)
         )
-        if not due:
+        if not due or self._measures:  # `evaluate` may call the Lagrangian
             return
-        closest = observe(self, self._primal, lagrangian, loss, paired, self._evaluate)
+        self._measures = True
+        try:
+            closest = observe(self, self._primal, lagrangian, loss, paired, self._evaluate)
+        finally:
+            self._measures = False
         if closest is not None:
             measuring.write_down(self.param_groups, closest, rate, moved, count_unknown(self))
             self._retune(lagrangian)
             self._check_speed(group)
+            self._check_unknown(group)
 
     def gains(self) -> dict[str | torch.Tensor, Found]:
         """What has been found, by the constraint's name (by its multiplier, while the name is not known).
@@ -379,6 +384,24 @@ class SelfTuned(DualOptimizer):
                         steps, stride, per_step = group["steps"], group["stride"], group["per_step"]
                         early = group["taken"] <= steps
                         self_tuning.retune_(kept, steps, stride, 0, per_step, bounds[id(param)], early=early)
+
+    def _check_unknown(self, group: dict[str, Any]) -> None:
+        """Say once which constraints have no response after many measurements: their multipliers do not move."""
+        if self._warned_of_unknown or group["tries"] or not group["unknown"]:
+            return
+        self._warned_of_unknown = True
+        unknown = ", ".join(
+            repr(self._names.get(id(p), "?"))
+            for p, state in self.state.items()
+            if bool((state["response"] == 0).any())
+        )
+        what = "what evaluate returns" if self._evaluate is not None else "the loss and the violations"
+        warnings.warn(
+            f"{measuring.TRIES} measurements found no response of {unknown}, so these multipliers stay where they are. "
+            f"Look at {what}: each violation needs a finite gradient in parameters that primal trains, and the loss "
+            "needs one, too",
+            stacklevel=4,
+        )
 
     def _check_speed(self, group: dict[str, Any]) -> None:
         """Say once if the primal optimizer cannot move the violations in the steps that were asked for.
