@@ -8,8 +8,9 @@ import torch
 
 import nupi
 from nupi.constraints import Bounds
-from nupi.optim import identification, observation, self_tuning, taking_in
+from nupi.optim import identification, self_tuning, taking_in
 from nupi.optim.retuning import SLOTS
+from nupi.optim.shown import see
 
 CASES = 400
 TINY = 1e-30
@@ -268,7 +269,7 @@ def test_rows_are_looked_at_apart_if_a_batch_shows_some_of_them(rows, apart):
     x = torch.arange(1.0, rows + 1, requires_grad=True)
     where = torch.arange(300).flip(0)[:rows]
     ((target, violation),) = lagrangian._paired({"each": nupi.Indexed(x.square(), where)})
-    shown = observation.see(target, violation)
+    shown = see(target, violation)
     if apart:
         assert shown.elements.tolist() == sorted(where.tolist())
         assert shown.share == rows / 300

@@ -11,10 +11,11 @@ import torch
 
 from nupi.constraints import Bounds, Constraint
 from nupi.lagrangian import Lagrangian
-from nupi.optim.self_tuned import Found, SelfTuned
+from nupi.optim.self_tuned import SelfTuned
 
 if TYPE_CHECKING:
     from nupi.monitor import Finding, Monitor
+    from nupi.optim.found import Found
     from nupi.violations.kind import Reduce
 
 DECADES = (

@@ -2,46 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING
 
 import torch
 
 from nupi.optim import self_tuning
+from nupi.optim.evaluated import evaluated
 from nupi.optim.self_tuning import TINY
+from nupi.optim.shown import MOST_SAMPLED, sample, see, some_of
 from nupi.optim.taking_in import take_in
 from nupi.plant.optimizers import scalings
-from nupi.plant.response import MOST_NUMBERS, MOST_ROWS, Plant, Sample, curvature, measure
+from nupi.plant.response import MOST_NUMBERS, Plant, curvature, measure
 from nupi.plant.shards import Shards, is_sharded
 from nupi.rule import rows_like
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from nupi.lagrangian import Lagrangian, Violations
+    from nupi.lagrangian import Lagrangian
     from nupi.optim.base import DualOptimizer
+    from nupi.optim.evaluated import Evaluate
+    from nupi.optim.shown import Shown
     from nupi.plant.optimizers import Scaling
     from nupi.violations import Target, Violation
 
-    Evaluate: TypeAlias = Callable[[], tuple[torch.Tensor, Violations]]
-
 ROWS = ("measured", "response", "balance", "slope", "speed", "curvature")
-MOST_SAMPLED = 32  # rows of a group that is sampled: one response serves all of it
 FAINT = 1e-12  # a balance below this is that of a loss without a gradient
-
-
-class Shown(NamedTuple):
-    """The constraints of one group that a batch shows: their errors with the graph, and which they are."""
-
-    target: Target
-    errors: torch.Tensor
-    elements: torch.Tensor | None  # positions in the flat group; None means all of them
-    share: float | None = None  # of the group's rows, if each batch shows other ones
-
-    def part(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The numbers of these constraints, from a tensor of the whole group."""
-        flat = tensor.detach().flatten()
-        return flat if self.elements is None else flat[self.elements]
 
 
 def observe(
@@ -88,43 +74,8 @@ def observe(
         raise RuntimeError("another rank could not measure the response of its model; see its error")
     parts = notes[:, :-1].split([m.numel() for m in held], dim=1)
     near = [take_in(dual.state[m], note, group).min() for m, note in zip(held, parts, strict=True)]
-    found_nothing = not bool(
-        notes[0, :-1].any()
-    )  # a batch with nan, say: it does not agree with what was known
+    found_nothing = not bool(notes[0, :-1].any())  # as on a batch with nan; that agrees with nothing known
     return 0.0 if found_nothing else float(torch.stack(near).min())
-
-
-def evaluated(evaluate: Evaluate) -> tuple[torch.Tensor, Violations]:
-    """What the user's function gives, or an error that says what it should give."""
-    given = evaluate()
-    if not (isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], torch.Tensor)):
-        came = type(given).__name__
-        if isinstance(given, tuple):
-            came = f"({', '.join(type(each).__name__ for each in given)})"
-        raise TypeError(
-            f"evaluate must return (loss, violations), as lagrangian(loss, violations) takes them, but {came} came"
-        )
-    loss, violations = given
-    if loss.numel() != 1:
-        raise ValueError(
-            f"evaluate must return a scalar loss, but it has shape {tuple(loss.shape)}; take its mean or sum"
-        )
-    plain = {"the loss": loss}
-    if isinstance(violations, Mapping):  # `lagrangian` refuses anything else
-        tensors = {name: each for name, each in violations.items() if isinstance(each, torch.Tensor)}
-        plain |= {f"the violation of {name!r}": each for name, each in tensors.items()}
-    for what, value in plain.items():
-        if not value.requires_grad:
-            raise ValueError(
-                f"{what} that evaluate returned has no gradient, so no response can be measured; compute it without "
-                "torch.no_grad() and without detach()"
-            )
-        if not bool(value.isfinite().all()):
-            raise ValueError(
-                f"{what} that evaluate returned is not finite, so no response can be measured; look at the data that "
-                "evaluate uses"
-            )
-    return loss, violations
 
 
 def shows_unknown(
@@ -170,7 +121,7 @@ def _note(
         return
     numbers = sum(one.parameter.numel() for one in found)
     most = min(MOST_SAMPLED, max(2, MOST_NUMBERS // max(1, numbers)))
-    shown = [_some_of(one, most, dual.param_groups[0]["taken"]) for one in shown]
+    shown = [some_of(one, most, dual.param_groups[0]["taken"]) for one in shown]
     plant, bent = _measured(dual, found, loss, shown)
     counts = [len(one.errors) for one in shown]
     parts = [part.split(counts) for part in (plant.response, plant.balance, plant.slope)]
@@ -202,23 +153,6 @@ def _fill_(whole: torch.Tensor) -> None:
     whole.copy_(torch.where(whole[0] > 0, whole, typical))
 
 
-def see(target: Target, violation: Violation, factor: float = 1.0) -> Shown:
-    """The errors that a batch shows, flat, with their graph: the derivative of the Lagrangian in its multipliers."""
-    theta = target.multiplier.detach().clone().requires_grad_()
-    with torch.enable_grad():
-        term = violation.term(target._replace(multiplier=theta, penalty=None))
-        (errors,) = torch.autograd.grad(term, theta, create_graph=True, materialize_grads=True)
-    errors = factor * errors.flatten()
-    sampled = violation.moving().by_rows
-    if len(errors) <= MOST_ROWS and not sampled:
-        return Shown(target, errors, None)
-    elements = errors.detach().nonzero().squeeze(1)
-    share = len(elements) / len(errors)
-    if share == 1.0 or (share > 0.5 and not sampled):
-        return Shown(target, errors, None)
-    return Shown(target, errors[elements], elements, share if sampled else None)
-
-
 def _check_shards(found: list[Scaling], shown: list[Shown]) -> None:
     """Where parameters are sharded, all processes take a backward pass of a constraint together, or would wait."""
     shards = Shards([one.parameter for one in found])
@@ -231,19 +165,6 @@ def _check_shards(found: list[Scaling], shown: list[Shown]) -> None:
             "violations do: their response cannot be measured together. Give each process all constraints (Averaged "
             "with a count of 0 for what its batch lacks), or build SelfTuned without primal"
         )
-
-
-def _some_of(one: Shown, most: int, seed: int) -> Shown:
-    """At most so many rows of a group that is sampled, at random; live ones first."""
-    if one.share is None or one.elements is None or len(one.errors) <= most:
-        return one
-    chance = torch.randperm(len(one.errors), generator=torch.Generator().manual_seed(seed))
-    chance = chance.to(one.errors.device)
-    live = (one.part(one.target.multiplier) != 0) | (
-        one.target.constraint.infeasibility(one.errors.detach()) > 0
-    )
-    chosen = chance[live[chance].to(torch.int8).argsort(descending=True, stable=True)][:most]
-    return one._replace(errors=one.errors[chosen], elements=one.elements[chosen])
 
 
 def _measured(
@@ -265,7 +186,7 @@ def _measured(
     signs = torch.Generator().manual_seed(group["taken"])
     counts = [len(one.errors) for one in shown]
     try:
-        samples = [_sample(dual, one) for one in shown]
+        samples = [sample(one, dual.state[one.target.multiplier]) for one in shown]
         plant = measure(found, loss, errors, theta, live, wants, counts, need, signs, samples)
         bent = torch.zeros((), dtype=errors.dtype, device=errors.device)
         sharded = is_sharded(found[0].parameter)  # which have no second derivatives
@@ -287,15 +208,6 @@ def _measured(
             "SelfTuned without primal"
         ) from error
     return plant, bent
-
-
-def _sample(dual: DualOptimizer, one: Shown) -> Sample | None:
-    """What is known of all rows of a group that batches show some of: how many are live, as they were last seen."""
-    if one.share is None:
-        return None
-    multiplier, state = one.target.multiplier, dual.state[one.target.multiplier]
-    live = (multiplier.detach() != 0) | (one.target.constraint.infeasibility(state["last"]) > 0)
-    return Sample(one.share, max(1, int(live.sum())))
 
 
 def _curvature(

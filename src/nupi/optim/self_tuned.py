@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
-import warnings
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from nupi import rule
-from nupi.optim import identification, measuring, self_tuning
+from nupi.optim import identification, measuring, self_tuning, tuning_warnings
 from nupi.optim.base import DualOptimizer, Gains, Options, State, Work
 from nupi.optim.checks import check_step_size
-from nupi.optim.nupi import NuPI
+from nupi.optim.found import Found, found_of, frozen
 from nupi.optim.observation import count_unknown, observe, shows_unknown
 from nupi.optim.retuning import (
     NOTING,
@@ -31,10 +29,9 @@ if TYPE_CHECKING:
 
     from nupi.constraints import Bounds
     from nupi.lagrangian import Lagrangian
-    from nupi.optim.observation import Evaluate
+    from nupi.optim.evaluated import Evaluate
+    from nupi.optim.nupi import NuPI
     from nupi.violations import Target, Violation
-
-Found: TypeAlias = "dict[str, torch.Tensor | int]"
 
 
 class SelfTuned(DualOptimizer):
@@ -135,7 +132,7 @@ class SelfTuned(DualOptimizer):
         self._primal: tuple[torch.optim.Optimizer, ...] = ()
         self._evaluate: Evaluate | None = None
         self._names: dict[int, str] = {}
-        self._warned = self._warned_of_unknown = self._measures = False
+        self._warned_of_speed = self._warned_of_unknown = self._measures = False
 
     def watch(
         self,
@@ -163,13 +160,7 @@ class SelfTuned(DualOptimizer):
 
         Whoever knows how long a run is calls this: `minimize` and the front ends do.
         """
-        longest = max(group["steps"] for group in self.param_groups)
-        if longest > run:
-            warnings.warn(
-                f"steps={longest:g} is longer than the run of {run:g} dual steps, so the constraints may not be met "
-                f"in it. Give steps={max(1, int(run) // 4)}, a quarter of the run",
-                stacklevel=3,
-            )
+        tuning_warnings.warn_of_length(max(group["steps"] for group in self.param_groups), run)
 
     # --- what the Lagrangian shows ---
 
@@ -196,8 +187,7 @@ class SelfTuned(DualOptimizer):
         if closest is not None:
             measuring.write_down(self.param_groups, closest, rate, moved, count_unknown(self))
             self._retune(lagrangian)
-            self._check_speed(group)
-            self._check_unknown(group)
+            self._warn(group)
 
     def gains(self) -> dict[str | torch.Tensor, Found]:
         """What has been found, by the constraint's name (by its multiplier, while the name is not known).
@@ -208,38 +198,14 @@ class SelfTuned(DualOptimizer):
         larger; identified, the share that it explains. `measured_at` is the dual step of the last measurement.
         """
         return {
-            self._names.get(id(param), param): self._found(group, param)
+            self._names.get(id(param), param): found_of(group, param, self.state.get(param))
             for group in self.param_groups
             for param in group["params"]
         }
 
     def freeze(self) -> NuPI:
         """A `NuPI` that goes on from here, with the gains found so far, for the same multipliers."""
-        groups = []
-        for group in self.param_groups:
-            for param in group["params"]:
-                found = self._found(group, param)
-                groups.append({"params": [param], **{name: found[name] for name in ("ki", "kp", "nu")}})
-        frozen = NuPI(groups, ki=0.0, maximize=self.param_groups[0]["maximize"])
-        for param, state in self.state.items():
-            kept = {slot: state[slot].clone() for slot in ("xi", "beyond", "started") if slot in state}
-            if kept:
-                frozen.state[param] = kept
-        return frozen
-
-    def _found(self, group: dict[str, Any], param: torch.Tensor) -> Found:
-        state = self.state.get(param)
-        names = ("ki", "kp", "weight", "response", "curvature", "sure")
-        values = [state[name].clone() if state else torch.zeros_like(param) for name in names]
-        found: Found = dict(zip(names, values, strict=True))
-        lr = group["lr"]
-        return {
-            "ki": lr * values[0],
-            "kp": lr * values[1],
-            "nu": 1.0 - values[2] if state else values[2],
-            **{name: found[name] for name in names[3:]},
-            "measured_at": group["measured_at"],
-        }
+        return frozen(self)
 
     # --- what a dual optimizer has ---
 
@@ -385,45 +351,25 @@ class SelfTuned(DualOptimizer):
                         early = group["taken"] <= steps
                         self_tuning.retune_(kept, steps, stride, 0, per_step, bounds[id(param)], early=early)
 
-    def _check_unknown(self, group: dict[str, Any]) -> None:
-        """Say once which constraints have no response after many measurements: their multipliers do not move."""
-        if self._warned_of_unknown or group["tries"] or not group["unknown"]:
-            return
-        self._warned_of_unknown = True
-        unknown = ", ".join(
-            repr(self._names.get(id(p), "?"))
-            for p, state in self.state.items()
-            if bool((state["response"] == 0).any())
-        )
-        what = "what evaluate returns" if self._evaluate is not None else "the loss and the violations"
-        warnings.warn(
-            f"{measuring.TRIES} measurements found no response of {unknown}, so these multipliers stay where they are. "
-            f"Look at {what}: each violation needs a finite gradient in parameters that primal trains, and the loss "
-            "needs one, too",
-            stacklevel=4,
-        )
+    def _warn(self, group: dict[str, Any]) -> None:
+        """Say once what keeps the constraints from being met, if the measurements show it.
 
-    def _check_speed(self, group: dict[str, Any]) -> None:
-        """Say once if the primal optimizer cannot move the violations in the steps that were asked for.
-
-        After those steps it is too late to say: a learning rate that falls at the end of training is no reason.
+        After `steps` it is too late to say that they are short: a learning rate that falls at the end of training is
+        no reason.
         """
-        if self._warned or group["taken"] > group["steps"]:
-            return
-        speeds = [
-            self.state[p]["speed"].amax() for g in self.param_groups for p in g["params"] if self.state.get(p)
-        ]
-        if not speeds:
-            return
-        top = float(torch.stack(speeds).max()) * group["per_step"]
-        if 0.0 < 2 * top * group["steps"] < 1.0:
-            self._warned = True
-            enough = math.ceil(1.0 / top)
-            warnings.warn(
-                f"steps={group['steps']:g} is shorter than the model's optimizer can follow: at its learning rate "
-                f"the violations need about {enough} dual steps. Give steps={enough}, or a larger learning rate",
-                stacklevel=2,
-            )
+        held = {p: self.state[p] for g in self.param_groups for p in g["params"] if self.state.get(p)}
+        if not self._warned_of_speed and group["taken"] <= group["steps"]:
+            top = float(torch.stack([state["speed"].amax() for state in held.values()]).max())
+            self._warned_of_speed = tuning_warnings.warn_of_speed(top * group["per_step"], group["steps"])
+        if not self._warned_of_unknown and not group["tries"] and group["unknown"]:
+            unknown = [
+                self._names.get(id(p), "?")
+                for p, state in held.items()
+                if bool((state["response"] == 0).any())
+            ]
+            shown = "the loss and the violations" if self._evaluate is None else "what evaluate returns"
+            tuning_warnings.warn_of_unknown(unknown, shown)
+            self._warned_of_unknown = True
 
 
 def _period(options: Options) -> float:

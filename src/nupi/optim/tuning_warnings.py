@@ -1,0 +1,52 @@
+"""What `SelfTuned` warns of: numbers of steps that cannot do, and constraints without a response."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+from nupi.optim.measuring import TRIES
+
+USER = 7  # frames from here to the line that calls the Lagrangian, with those of torch's modules between
+
+
+def warn_of_length(steps: float, run: float) -> None:
+    """Warn if `steps` are more than the dual steps of the whole run."""
+    if steps > run:
+        warnings.warn(
+            f"steps={steps:g} is longer than the run of {run:g} dual steps, so the constraints may not be met "
+            f"in it. Give steps={max(1, int(run) // 4)}, a quarter of the run",
+            stacklevel=4,
+        )
+
+
+def warn_of_speed(top: float, steps: float) -> bool:
+    """Warn if the model's optimizer cannot move the violations in `steps`; whether it did.
+
+    Args:
+        top: the largest share of a violation that the optimizer can remove in a dual step; 0 if it is not limited.
+        steps: those that were asked for.
+    """
+    if not 0.0 < 2 * top * steps < 1.0:
+        return False
+    enough = math.ceil(1.0 / top)
+    warnings.warn(
+        f"steps={steps:g} is shorter than the model's optimizer can follow: at its learning rate the violations need "
+        f"about {enough} dual steps. Give steps={enough}, or a larger learning rate",
+        stacklevel=USER,
+    )
+    return True
+
+
+def warn_of_unknown(names: Sequence[str], measured_on: str) -> None:
+    """Warn of constraints that have no response after many measurements: their multipliers do not move."""
+    warnings.warn(
+        f"{TRIES} measurements found no response of {', '.join(map(repr, names))}, so these multipliers stay where "
+        f"they are. Look at {measured_on}: each violation needs a finite gradient in parameters that primal trains, "
+        "and the loss needs one, too",
+        stacklevel=USER,
+    )
