@@ -236,6 +236,20 @@ def test_a_step_that_does_not_call_the_lagrangian_is_told(pl):
         run.trainer(pl, 2).fit(forgetful, run.loader(64, 32))
 
 
+def test_a_step_that_calls_the_lagrangian_and_returns_the_loss_is_told(pl):
+    careless = run.module(pl, "mixin")
+
+    def training_step(batch, batch_idx):  # noqa: ARG001 - Lightning looks for this name
+        loss, violations = run.evaluate(careless.model, batch)
+        careless.lagrangian(loss, violations)
+        return loss
+
+    careless.training_step = training_step
+    with pytest.warns(RuntimeWarning, match="no backward pass went through its result") as said:
+        run.trainer(pl, 4).fit(careless, run.loader(64, 32))
+    assert len([each for each in said if "no backward pass" in str(each.message)]) == 1
+
+
 def test_the_mixin_behind_the_module_is_refused():
     from lightning import LightningModule
 

@@ -102,6 +102,8 @@ class ConstrainedCallback(*_CALLBACKS):  # type: ignore[misc]
             None  # violations of a step that evaluates its objective several times
         )
         self._step = -1  # the number of the last step in which the multipliers have ascended
+        self._trained = False  # whether a backward pass has gone through the Lagrangian's result
+        self._in_vain = 0  # batches whose result no backward pass has gone through
 
     # --- the beginning and the end ---
 
@@ -149,11 +151,16 @@ class ConstrainedCallback(*_CALLBACKS):  # type: ignore[misc]
         if trainer.training and torch.is_grad_enabled():
             if trainer.global_step == self._step:
                 return  # another call of the closure in the same step, as by LBFGS
+            if not self._trained and value.requires_grad:
+                value.register_hook(self._note_backward)
             self._seen.add(violations)
             self._numbers.note("nupi/loss", loss)
             self._numbers.note("nupi/lagrangian", value)
         elif trainer.validating or trainer.testing:
             self._evaluation.add(violations, self._rows, loss)
+
+    def _note_backward(self, _: torch.Tensor) -> None:
+        self._trained = True
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
         """Ascend on the violations since the last step, and log; once per step, however often it calls its closure."""
@@ -174,6 +181,15 @@ class ConstrainedCallback(*_CALLBACKS):  # type: ignore[misc]
     ) -> None:
         """Ascend after a step of LBFGS: within it, all evaluations need the same multipliers."""
         self._ascend_on_the_waiting(pl_module)
+        if self._step >= 0 and not self._trained:
+            self._in_vain += 1
+            if self._in_vain == 2:  # a single step may have been skipped on purpose
+                warnings.warn(
+                    "training_step has called the Lagrangian, but no backward pass went through its result, so no "
+                    "constraint has an effect; return what self.lagrangian(loss, violations) gives, and not the loss",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002 - Lightning's signature
         """Warn if no step has used the Lagrangian, so that the constraints have no effect."""
