@@ -388,3 +388,22 @@ def test_what_optimism_refuses():
     x.grad = torch.ones(2).to_sparse()
     with pytest.raises(TypeError, match="sparse"):
         primal.step()
+
+
+@pytest.mark.parametrize("where", ["before", "in"])
+def test_a_forgotten_backward_is_an_error_and_changes_nothing(where):
+    lagrangian, dual, x, primal = game(0.1)
+    before = x.detach().clone()
+    if where == "in":
+        value(lagrangian, x)[0].backward()
+
+    def look_ahead():
+        with nupi.extrapolated(lagrangian, dual, primal, {"h": x}):
+            pass
+
+    with pytest.raises(
+        RuntimeError, match=rf"no parameter of primal has a gradient; call .* {where} the block"
+    ):
+        look_ahead()
+    assert torch.equal(x, before)
+    assert lagrangian.multipliers["h"] == 0.5

@@ -76,6 +76,7 @@ def extrapolated(
         True
     """
     primals = (primal,) if isinstance(primal, Optimizer) else tuple(primal)
+    _check_gradients(primals, "before")
     kept = [_Kept(optimizer) for optimizer in (dual, *primals)]
     try:
         # Listeners record the steps of a run, and the trial step is not one.
@@ -88,12 +89,23 @@ def extrapolated(
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         yield
+        _check_gradients(primals, "in")
     except BaseException:
         for each in kept:
             each.restore(state=True, gradients=True)
         raise
     for each in kept:
         each.restore(state=not keep_state, gradients=False)
+
+
+def _check_gradients(primals: Iterable[Optimizer], where: str) -> None:
+    """Without gradients a step would do nothing, and nobody would see it."""
+    params = (param for primal in primals for group in primal.param_groups for param in group["params"])
+    if all(param.grad is None for param in params):
+        raise RuntimeError(
+            f"no parameter of primal has a gradient; call lagrangian(loss, violations).backward() {where} the block of "
+            "nupi.extrapolated"
+        )
 
 
 class _Kept:
