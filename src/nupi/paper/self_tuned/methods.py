@@ -7,7 +7,8 @@ The other libraries' rules are written here from their published formulas and de
 - omnisafe: the PID rule with kp = 0.1, ki = kd = 0.01, the error smoothed with 0.95. Its division of the loss by
   1 + lambda is for policy gradients and is left out.
 
-What is called tuned has the best gains of a search on the SVM as the paper has it (`svm-dynamics`).
+What is called tuned has the best gains of a search on the SVM as the paper has it (`svm-dynamics`). On the plane these
+are the gains of the paper that damp almost critically there (`plane-kp`), from the start that it is run with.
 """
 
 from __future__ import annotations
@@ -69,6 +70,9 @@ METHODS: dict[str, Method] = {
     "restarts 0.1": Method(lambda params, _: nupi.NuPI(params, ki=0.1), restart=True),
     "gradient ascent, tuned": ascent(0.0055),
     "nuPI, tuned": Method(lambda params, _: nupi.NuPI(params, ki=0.28, kp=10.0)),
+    "nuPI, tuned on the plane": Method(
+        lambda params, _: nupi.NuPI(params, ki=0.01, kp=3.0, init="zero", form="velocity")
+    ),
     "nuPI 0.03, 5, 0.9": Method(lambda params, _: nupi.NuPI(params, ki=0.03, kp=5.0, nu=0.9)),
     "humancompatible nuPI": Method(
         lambda params, _: nupi.NuPI(params, ki=0.01, kp=1.0, nu=0.01, init="error", form="velocity"),

@@ -22,14 +22,24 @@ RIVALS = ("nuPI 0.03, 5, 0.9", "restarts 0.1", "humancompatible nuPI", "humancom
 ASCENTS = tuple(f"gradient ascent {ki:g}" for ki in GRID)
 SIZES: dict[Scale, dict[str, int]] = {
     "smoke": {"programs": 1, "seeds": 1, "cells": 2, "starts": 1},
-    "laptop": {"programs": 20, "seeds": 2, "cells": len(CELLS), "starts": 1},
-    "desk": {"programs": 200, "seeds": 5, "cells": len(CELLS), "starts": 4},
+    "laptop": {"programs": 20, "seeds": 2, "cells": len(CELLS), "starts": 4},
+    "desk": {"programs": 200, "seeds": 5, "cells": len(CELLS), "starts": 25},
 }
 COMPARED = 20  # programs a cell that fixed gains are run on, too
 FIRST_PROGRAM = split.TEST["quadratic programs"].start
 PROGRAMS = (("sgd", 0.0), ("momentum", 0.0), ("adam", 0.0), ("sgd", 0.03), ("adam", 0.03))
 RULES = ("recall 80, rate 40", "rate = 35", "rate <= 10")
-STARTS = ((1.0, -1.0), (0.0, -1.0), (0.5, -1.5), (-1.0, -1.0))
+STARTS = (
+    *((1.0, -1.0), (0.0, -1.0), (-1.0, -1.0), (1.0, 1.0)),
+    *(
+        (x, y)
+        for x in range(-2, 3)
+        for y in range(-2, 3)
+        if (x, y) not in ((1, -1), (0, -1), (-1, -1), (1, 1))
+    ),
+)
+"""Of the plane: a grid over the area of `plane-kp`'s map of starts; the first are for smaller scales."""
+ON_THE_PLANE = ("SelfTuned", tables.TUNED_ON_THE_PLANE)
 OPTIMIZERS = ("adam", "adamw", "momentum")
 FEW_CELLS = ("paper", "units x100", "Adam")  # of the SVM, for methods with fixed gains below desk scale
 
@@ -77,7 +87,8 @@ def _wanted(scale: Scale) -> Iterable[Settings]:
                 methods = everyone if desk and number < FIRST_PROGRAM + COMPARED else ("SelfTuned",)
                 yield from ({"task": "program", **chosen, "method": method} for method in methods)
     for start in STARTS[: size["starts"]]:
-        yield {"task": "plane", "start": list(start), "method": "SelfTuned"}
+        for method in ON_THE_PLANE:
+            yield {"task": "plane", "start": [float(each) for each in start], "method": method}
 
 
 def _networks(*, desk: bool, seeds: int) -> Iterable[Settings]:
