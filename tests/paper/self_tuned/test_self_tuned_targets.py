@@ -73,8 +73,40 @@ def test_a_claim_fails_where_its_goal_is_missed(changes, bad):
 
 def test_tables_have_a_row_for_each_task():
     shown = dict(tables.every(frame()))
-    assert [len(table) for table in shown.values()] == [1, 1, 1, 1, 1, 1, 2]
+    assert [len(table) for table in shown.values()] == [1, 1, 1, 1, 1, 1, 2, 2]
     assert any("0.001; 0.3" in str(cell) for table in shown.values() for cell in table.to_numpy().ravel())
+
+
+def test_runs_are_counted_where_every_method_has_made_them():
+    runs = frame(svm={"lambda": 0.02}, codes={"violation": 0.03})
+    alone = {
+        "task": "program",
+        "seed": 2,
+        "equality": True,
+        "optimizer": "sgd",
+        "noise": 0.0,
+        "violation": 0.0,
+    }
+    runs = pd.concat([runs, pd.DataFrame([{**alone, "method": "SelfTuned"}])])
+    runs.loc[(runs["task"] == "tumours") & (runs["method"] != "SelfTuned"), "violation"] = 1e9
+    (title, counted) = list(tables.every(runs))[-1]
+    assert "Runs that end within the goal" in title
+    assert counted.set_index("method").T.to_dict() == {
+        "SelfTuned": {
+            "SVM cells": "0 of 1",
+            "programs": "1 of 1",
+            "networks": "1 of 1",
+            "blind tasks": "0 of 1",
+            "tasks seen once": "1 of 1",
+        },
+        "gradient ascent 0.1": {
+            "SVM cells": "0 of 1",
+            "programs": "1 of 1",
+            "networks": "1 of 1",
+            "blind tasks": "0 of 1",
+            "tasks seen once": "0 of 1",
+        },
+    }
 
 
 def test_a_run_changes_constants_for_itself_alone():
