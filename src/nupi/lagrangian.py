@@ -14,8 +14,8 @@ from nupi.ascent import NonFiniteViolationError, Refusals, Repeat, expect, steps
 from nupi.constraints import checked_penalty
 from nupi.multipliers import MultiplierModule
 from nupi.violations import Move, Target, Violation, as_violation
-from nupi.violations.base import Written
 from nupi.violations.plain import plain_total
+from nupi.violations.target import Written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
