@@ -11,7 +11,7 @@ import torch
 
 from nupi import distributed
 from nupi.ascent import NonFiniteViolationError, Refusals, Repeat, expect, steps_in_graph, take_step
-from nupi.constraints import checked_penalty
+from nupi.constraints.checks import checked_penalty
 from nupi.multipliers import MultiplierModule
 from nupi.violations import Move, Target, Violation, as_violation
 from nupi.violations.plain import plain_total
