@@ -32,8 +32,6 @@ PARTS = (
     "nupi.tune",
     "nupi.violations",
 )
-# What a module without `__all__` has for users.
-NAMES = {"nupi.constraints": ["Band", "Bounds", "Constraint", "Equality", "Inequality"]}
 
 # Pages whose code is a whole program.
 PROGRAMS = (
@@ -130,8 +128,7 @@ def public() -> list[str]:
         except ImportError:  # a front end whose extra is not installed
             assert part.startswith("nupi.integrations.")
             continue
-        own = NAMES.get(part) or module.__all__
-        names += [f"{part}.{name}" for name in own if not inspect.ismodule(getattr(module, name))]
+        names += [f"{part}.{name}" for name in module.__all__ if not inspect.ismodule(getattr(module, name))]
     return names
 
 

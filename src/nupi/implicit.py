@@ -16,7 +16,7 @@ from torch.func import functional_call
 
 from nupi.constraints import Bounds, Constraint, Equality, Inequality
 from nupi.violations import Move, Parts, Violation
-from nupi.violations.base import check_device, check_values
+from nupi.violations.values import check_device, check_values
 
 if TYPE_CHECKING:
     from nupi.violations import Target

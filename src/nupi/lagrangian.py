@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import warnings
-from contextlib import suppress
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
 from nupi import distributed
 from nupi.ascent import NonFiniteViolationError, Refusals, Repeat, expect, steps_in_graph, take_step
-from nupi.constraints import checked_penalty
+from nupi.ascent.listening import Ascent, Listener, explain
+from nupi.constraints.checks import checked_penalty
 from nupi.multipliers import MultiplierModule
 from nupi.violations import Move, Target, Violation, as_violation
-from nupi.violations.base import Written
 from nupi.violations.plain import plain_total
+from nupi.violations.target import Written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -29,27 +29,7 @@ if TYPE_CHECKING:
 
 Violations: TypeAlias = "Mapping[str, torch.Tensor | Violation]"
 
-
 _OWN = {"_observers": (), "_repeat": None, "_last": None}  # a copy starts without these
-
-
-class Ascent(NamedTuple):
-    """What a listener gets after a step."""
-
-    dual: torch.optim.Optimizer
-    moves: Sequence[Move]  # the multipliers after the step, and the errors that moved them
-
-
-class Listener:
-    """A handle on a callback of `Lagrangian.listen`; `remove` stops the calls."""
-
-    def __init__(self, lagrangian: Lagrangian, callback: Callable[[Ascent], object]) -> None:
-        self._lagrangian, self.callback = lagrangian, callback
-
-    def remove(self) -> None:
-        """Stop calling this listener."""
-        if self in self._lagrangian._listeners:
-            self._lagrangian._listeners.remove(self)
 
 
 class Lagrangian(MultiplierModule):
@@ -319,7 +299,7 @@ class Lagrangian(MultiplierModule):
             return
         names = self._refusals.report(self._flags(), wait=wait)
         if names:
-            raise self._explained(NonFiniteViolationError(names))
+            raise explain(NonFiniteViolationError(names), self._listeners)
 
     def _take_and_explain(
         self, dual: torch.optim.Optimizer, moves: Sequence[Move], together: Together | None
@@ -330,20 +310,8 @@ class Lagrangian(MultiplierModule):
         try:
             return take_step(dual, moves, together)
         except NonFiniteViolationError as error:
-            self._explained(error)
+            explain(error, self._listeners)
             raise
-
-    def _explained(self, error: NonFiniteViolationError) -> NonFiniteViolationError:
-        shown = []
-        for listener in self._listeners:
-            explain = getattr(listener.callback, "explain", None)
-            if explain is not None:
-                with suppress(Exception):  # if a listener fails, still report this error
-                    shown.append(explain(error.names))
-        text = " ".join(filter(None, shown))
-        if text:
-            error.add_record(text)
-        return error
 
     def _target(self, name: str, written: Written) -> Target:
         penalty = self._penalties.get(name) if self._penalties else None

@@ -10,12 +10,14 @@ import torch
 from torch import nn
 
 from nupi.ascent import Refusals
-from nupi.constraints import Constraint, check_constraints
+from nupi.constraints.checks import check_constraints
 from nupi.optim.checks import ANOTHER_PROBLEM
 from nupi.rule import widened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from nupi.constraints import Constraint
 
 
 class MultiplierView(dict[str, torch.Tensor]):

@@ -5,13 +5,13 @@ import pickle
 
 import pytest
 import torch
+from accelerators import act_as_an_accelerator
 from hypothesis import given
 from hypothesis import strategies as st
 from problems import assert_unchanged, problem, snapshot, some_steps
 
 import nupi
 from nupi.ascent import Refusals
-from nupi.violations import base
 
 BAD = [float("nan"), float("inf"), float("-inf")]
 OPTIMIZERS = {
@@ -27,7 +27,7 @@ OPTIMIZERS = {
 @pytest.fixture
 def blind(monkeypatch):
     """Make the CPU behave as an accelerator does: the host may not look at a value."""
-    monkeypatch.setattr(base, "host_may_read", lambda _: False)
+    act_as_an_accelerator(monkeypatch)
 
 
 def a_problem(make):
@@ -84,7 +84,7 @@ def test_the_device_undoes_what_the_host_could_not_refuse_and_reports_later(make
 def test_good_steps_on_a_device_are_the_hosts(make, monkeypatch):
     here, dual = a_problem(make)
     some_steps(here, dual, 5)
-    monkeypatch.setattr(base, "host_may_read", lambda _: False)
+    act_as_an_accelerator(monkeypatch)
     there, its_dual = a_problem(make)
     some_steps(there, its_dual, 5)
     assert_unchanged(snapshot(here, dual), there, its_dual)

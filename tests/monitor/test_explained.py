@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 import torch
+from accelerators import act_as_an_accelerator
 
 import nupi
 
@@ -77,10 +78,8 @@ def test_an_overflowing_multiplier_is_explained_too():
 
 
 def test_what_the_device_refused_is_explained_when_it_is_reported(monkeypatch):
-    from nupi.violations import base
-
     lagrangian, dual = a_steady_run()
-    monkeypatch.setattr(base, "host_may_read", lambda _: False)
+    act_as_an_accelerator(monkeypatch)
     lagrangian.ascend(dual, {"b": torch.full((1,), torch.nan)})
     with pytest.raises(nupi.NonFiniteViolationError, match="nothing wrong with 'b' up to step 4"):
         lagrangian.check()

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import nupi
+from nupi.constraints import Band, Bounds, Constraint, Equality, Inequality
 
 DUALS = {
     "NuPI": lambda p: nupi.NuPI(p, 0.1, 1.0, 0.5),
@@ -85,6 +86,11 @@ def test_a_pickle_from_before_reduce_was_added_still_works():
     dual = DUALS["NuPI"](old.parameters())
     old.ascend(dual, {"fair": torch.ones(3)})
     assert old(torch.zeros(()), {"fair": torch.ones(3)}).item() == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize("kind", [Band, Bounds, Constraint, Equality, Inequality])
+def test_a_pickle_from_before_constraints_had_files_of_their_own_still_works(kind):
+    assert pickle.loads(f"cnupi.constraints\n{kind.__name__}\n.".encode()) is kind
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from tools.mutants.kept import Kept
 from tools.mutants.running import Baseline, measure, survives
 
 ROOT = Path(__file__).parents[2]
-CORE = ("rule.py", "constraints.py", "multipliers.py", "lagrangian.py", "violations", "ascent", "optim")
+CORE = ("rule.py", "multipliers.py", "lagrangian.py", "constraints", "violations", "ascent", "optim")
 
 # Tests of the core that run in one process; of these, a fault gets those that run its lines.
 FAST = (

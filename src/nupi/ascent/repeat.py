@@ -15,7 +15,7 @@ from nupi.ascent.snapshot import spare_for
 from nupi.ascent.step import length
 from nupi.optim.base import SAFE, DualOptimizer, Work
 from nupi.violations import Move
-from nupi.violations.base import storages
+from nupi.violations.target import storages
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -10,7 +10,8 @@ from nupi.ascent import other_optimizers as others
 from nupi.ascent.finite import NonFiniteMultiplierError, NonFiniteViolationError, not_finite
 from nupi.ascent.snapshot import Snapshot, can_undo_on_device
 from nupi.optim.base import SAFE, DualOptimizer, Work
-from nupi.violations import Move, base
+from nupi.violations import Move
+from nupi.violations.values import host_may_read
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -168,7 +169,7 @@ def _spread(move: Move) -> torch.Tensor:
 def _host_may_look(dual: torch.optim.Optimizer, moves: Sequence[Move]) -> bool:
     """Whether the host may read the errors' values: it is free, or cannot be avoided."""
     for move in moves:
-        if not base.host_may_read(move.error):
+        if not host_may_read(move.error):
             break
     else:
         return True

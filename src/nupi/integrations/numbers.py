@@ -9,7 +9,8 @@ import torch
 from nupi.monitor.gains import FIELDS, GainReader
 
 if TYPE_CHECKING:
-    from nupi.lagrangian import Ascent, Lagrangian
+    from nupi.ascent.listening import Ascent
+    from nupi.lagrangian import Lagrangian
     from nupi.violations import Move
 
 

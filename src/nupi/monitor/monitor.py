@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from nupi.lagrangian import Ascent, Lagrangian, Violations
+    from nupi.ascent.listening import Ascent
+    from nupi.lagrangian import Lagrangian, Violations
     from nupi.monitor.finding import Finding
     from nupi.monitor.gains import Change
 

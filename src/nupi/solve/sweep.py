@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from nupi.constraints import checked_penalty
+from nupi.constraints.checks import checked_penalty
 from nupi.optim.nupi import NuPI
 from nupi.solve.checkpoint import Checkpoint, fingerprint
 from nupi.solve.checks import check_run, check_switch

@@ -26,7 +26,7 @@ from nupi.plant.optimizers import Scaling, check_optimizers, scalings
 from nupi.plant.response import preconditioner
 from nupi.plant.shards import Shards, is_sharded
 from nupi.violations import Target, as_violation
-from nupi.violations.base import Written
+from nupi.violations.target import Written
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

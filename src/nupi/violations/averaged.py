@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 import torch
 
 from nupi.rule import rows_like
-from nupi.violations import base
-from nupi.violations.base import Dense, check_device, exact, wide
+from nupi.violations.dense import Dense
 from nupi.violations.kind import Parts, Violation
+from nupi.violations.values import check_device, exact, host_may_read, wide
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nupi.constraints import Constraint
-    from nupi.violations.base import Target
     from nupi.violations.kind import Move, Reduce
+    from nupi.violations.target import Target
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +112,7 @@ class Averaged(Violation):
             raise TypeError(f"the counts of {target.name!r} are {counts.dtype}; they must be numbers")
         counts = counts.to(sums.dtype).expand(target.constraint.shape[:1])
         good = (counts >= 0) & (counts < torch.inf)
-        if not base.host_may_read(counts):
+        if not host_may_read(counts):
             sums = torch.where(rows_like(good, sums), sums, torch.nan)
             counts = torch.where(good, counts, 1.0)
         elif not bool(good.all()):

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import torch
 
     from nupi.constraints import Bounds, Constraint
-    from nupi.violations.base import Target
+    from nupi.violations.target import Target
 
 Reduce: TypeAlias = Literal["mean", "sum"]
 

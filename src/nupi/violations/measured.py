@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nupi.violations.base import as_violation
+from nupi.violations.dense import as_violation
 from nupi.violations.kind import Violation
 
 if TYPE_CHECKING:
     import torch
 
-    from nupi.violations.base import Target
     from nupi.violations.kind import Move, Reduce
+    from nupi.violations.target import Target
 
 
 @dataclass(frozen=True, eq=False)
