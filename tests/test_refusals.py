@@ -159,7 +159,9 @@ def test_a_dual_of_the_lagrangian_itself_is_refused(build):
 
 def test_a_model_in_place_of_its_optimizer_is_refused():
     lagrangian, _ = problem()
-    with pytest.raises(TypeError, match=r"primal must be the optimizer of the model.*a model came \(Linear\)"):
+    with pytest.raises(
+        TypeError, match=r"primal must be the optimizer of the model.*a model came \(Linear\)"
+    ):
         nupi.SelfTuned(lagrangian.parameters(), steps=10, primal=torch.nn.Linear(1, 1))
 
 

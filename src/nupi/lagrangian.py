@@ -134,9 +134,11 @@ class Lagrangian(MultiplierModule):
             if self.reduce is not None and violation.adds_up(self.reduce):
                 term = term * distributed.world_size(self.group)
             total = total + term
-        if self._observers and not torch.compiler.is_compiling():
-            for observer in self._observers:
-                observer.observe(self, loss, paired)
+        if self._observers:
+            if torch.compiler.is_compiling():
+                torch.compiler.disable(Lagrangian._show)(self, loss, violations)
+            else:
+                self._show(loss, violations, paired)
         return total
 
     def ascend(self, dual: torch.optim.Optimizer, violations: Violations) -> None:
@@ -199,6 +201,17 @@ class Lagrangian(MultiplierModule):
             if mine.isdisjoint(id(p) for group in one.param_groups for p in group["params"])
         )
         self._observers = (*others, dual) if hasattr(dual, "observe") else others
+
+    def _show(
+        self,
+        loss: torch.Tensor,
+        violations: Violations,
+        paired: list[tuple[Target, Violation]] | None = None,
+    ) -> None:
+        """Show the loss and the violations to the dual optimizers that measure."""
+        paired = self._paired(violations) if paired is None else paired
+        for observer in self._observers:
+            observer.observe(self, loss, paired)
 
     def _warn_of_no_gradient(self, name: str) -> None:
         """Warn once that a violation without a gradient cannot move the model."""

@@ -35,6 +35,7 @@ def test_a_checkpoint_goes_on_bit_for_bit():
     assert torch.equal(lagrangian.multipliers["rows"], lagrangian2.multipliers["rows"])
 
 
+@pytest.mark.filterwarnings("ignore:this SelfTuned has gains that were measured")
 def test_a_copy_goes_on_with_the_response_it_knows():
     _, primal, lagrangian, evaluate = quadratic()
     dual = nupi.SelfTuned(lagrangian.parameters(), steps=40, primal=primal)
@@ -162,6 +163,7 @@ def test_steps_that_are_longer_than_the_run_are_warned_of_by_whoever_knows_its_l
     assert make_dual(partial(nupi.SelfTuned, steps=100), lagrangian, 100, []).param_groups[0]["steps"] == 100
 
 
+@pytest.mark.filterwarnings("ignore:.*has not been called with a gradient")
 def test_the_two_violations_before_a_retuning_are_noted():
     param = torch.zeros(1)
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
@@ -226,3 +228,68 @@ def test_what_lies_beyond_a_bound_is_nupis_with_the_scaled_gains(lr):
     torch.testing.assert_close(
         state["beyond"], torch.maximum(without.clamp(max=0), found["kp"] * state["xi"])
     )
+
+
+def test_a_copy_that_cannot_measure_says_so_once_until_it_has_a_primal():
+    _, primal, lagrangian, evaluate = quadratic()
+    dual = nupi.SelfTuned(lagrangian.parameters(), steps=40, primal=primal)
+    train(primal, lagrangian, dual, evaluate, 20)
+    twin, its_primal, its_lagrangian = copy.deepcopy((dual, primal, lagrangian))
+    with pytest.warns(
+        UserWarning, match=r"no primal to measure again with: it is a copy.*call dual.watch"
+    ) as seen:
+        train(its_primal, its_lagrangian, twin, evaluate, 5)
+    assert len(seen) == 1
+    twin.watch(its_primal)
+    train(its_primal, its_lagrangian, twin, evaluate, 5)  # and no warning, which would be an error
+
+
+def test_a_checkpoint_that_is_loaded_without_a_primal_says_so():
+    _, primal, lagrangian, evaluate = quadratic()
+    dual = nupi.SelfTuned(lagrangian.parameters(), steps=40, primal=primal)
+    train(primal, lagrangian, dual, evaluate, 20)
+    resumed = nupi.SelfTuned(lagrangian.parameters(), steps=40)
+    resumed.load_state_dict(dual.state_dict())
+    with pytest.warns(UserWarning, match="was built without primal and has loaded a checkpoint"):
+        train(primal, lagrangian, resumed, evaluate, 2)
+
+
+def test_a_loss_that_never_comes_and_a_primal_that_never_steps_are_said_once():
+    _, primal, lagrangian, evaluate = quadratic()
+    dual = nupi.SelfTuned(lagrangian.parameters(), steps=40, primal=primal)
+    with pytest.warns(
+        UserWarning, match=r"has not been called with a gradient.* in place of loss.backward"
+    ) as seen:
+        for _ in range(50):
+            loss, violations = evaluate()
+            lagrangian.ascend(dual, violations)
+            loss.backward()
+            primal.step()
+            primal.zero_grad()
+    assert len(seen) == 1
+
+    x, old, lagrangian, evaluate = quadratic()
+    dual = nupi.SelfTuned(lagrangian.parameters(), steps=40, primal=old)
+    with pytest.warns(UserWarning, match="primal, of type SGD, has not taken a step") as seen:
+        train(torch.optim.SGD([x], lr=0.05), lagrangian, dual, evaluate, 50)
+    assert len(seen) == 1
+
+
+def test_freezing_before_there_are_gains_is_refused():
+    _, primal, lagrangian, evaluate = quadratic()
+    dual = nupi.SelfTuned(lagrangian.parameters(), steps=40, primal=primal)
+    with pytest.raises(RuntimeError, match="no gains have been found yet"):
+        dual.freeze()
+    lagrangian.ascend(dual, evaluate()[1])
+    with pytest.raises(RuntimeError, match="no gains have been found yet"):
+        dual.freeze()
+
+
+def test_a_name_that_is_not_known_yet_says_when_it_is():
+    _, primal, lagrangian, evaluate = quadratic()
+    dual = nupi.SelfTuned(lagrangian.parameters(), steps=40, primal=primal)
+    with pytest.raises(KeyError, match="a name is known after the first"):
+        dual.gains()["rows"]
+    train(primal, lagrangian, dual, evaluate, 2)
+    with pytest.raises(KeyError, match="'row' is no constraint that this optimizer moves; it has 'rows'"):
+        dual.gains()["row"]

@@ -1,5 +1,7 @@
 """A training step with the Lagrangian inside is one graph, and so is `ascend`; each does what eager code does."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -100,3 +102,36 @@ def test_the_curvature_of_a_compiled_model_is_measured_on_what_evaluate_gives():
     with pytest.raises(RuntimeError, match="a compiled model does not have; give SelfTuned an `evaluate`"):
         train()
     assert train(evaluate=evaluate)["curvature"] > 0
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # dynamo's own look
+def test_a_compiled_function_breaks_for_a_dual_optimizer_that_measures(monkeypatch):
+    """Or it would never be shown a loss, and no multiplier would move."""
+    monkeypatch.setattr("torch._functorch.config.donated_buffer", False)
+
+    def train(compiled):
+        torch.manual_seed(0)
+        rows = torch.randn(64, 2)
+        model = torch.nn.Linear(2, 1)
+        primal = torch.optim.Adam(model.parameters(), lr=0.05)
+        lagrangian = nupi.Lagrangian({"mean": nupi.Inequality()})
+        dual = nupi.SelfTuned(lagrangian.parameters(), steps=20, primal=primal)
+
+        def value():
+            out = model(rows).squeeze(1)
+            violations = {"mean": out.mean() + 1}
+            lagrangian.ascend(dual, violations)
+            return lagrangian((out - rows[:, 0]).square().mean(), violations)
+
+        step = compiled(value)
+        for _ in range(40):
+            step().backward()
+            primal.step()
+            primal.zero_grad()
+        return lagrangian.multipliers["mean"].item()
+
+    expected = train(lambda value: value)
+    assert expected > 0.1
+    assert train(partial(torch.compile, backend="aot_eager")) == pytest.approx(expected, rel=1e-5)
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        train(partial(torch.compile, backend="aot_eager", fullgraph=True))

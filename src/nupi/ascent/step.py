@@ -50,12 +50,14 @@ def check_dual(
 
 
 def steps_in_graph(dual: torch.optim.Optimizer) -> bool:
-    """Whether a compiled graph can contain the step: only that of nupi's own optimizers.
+    """Whether a compiled graph can contain the step: only that of nupi's own optimizers, if they do not measure.
 
     Other optimizers break the graph themselves, or take sparse gradients, which it does not support. And their first
     state need not be 0, so a refused first step could not be undone.
     """
-    return isinstance(dual, DualOptimizer) or not isinstance(dual, torch.optim.Optimizer)
+    if isinstance(dual, DualOptimizer):
+        return not dual.measures
+    return not isinstance(dual, torch.optim.Optimizer)
 
 
 def take_step(

@@ -255,6 +255,11 @@ class DualOptimizer(Updated, Optimizer):
         """State that the next step will not write to, so that it need not be copied."""
         return _NOTHING
 
+    @property
+    def measures(self) -> bool:
+        """Whether it measures the model by the losses that the Lagrangian shows it, which a graph cannot contain."""
+        return False
+
     def keeps_state(self, param: torch.Tensor) -> bool:
         """Whether a step of this parameter changes state besides the parameter."""
         return bool(self.state.get(param)) or any(

@@ -17,6 +17,21 @@ _PLANT = ("response", "curvature", "sure")
 _GOES_ON = ("xi", "beyond", "started")
 
 
+class ByName(dict[Any, Found]):
+    """What was found, by the constraint's name; by its multiplier, until the Lagrangian has told the name."""
+
+    def __missing__(self, key: object) -> Found:
+        """Say why a name is not there."""
+        unnamed = any(isinstance(each, torch.Tensor) for each in self)
+        known = ", ".join(repr(each) for each in self if isinstance(each, str))
+        if unnamed:
+            raise KeyError(
+                f"{key!r}: a name is known after the first lagrangian(loss, violations) that follows an ascend; until "
+                "then gains are under the multiplier, dual.gains()[lagrangian.get_parameter(name)]"
+            )
+        raise KeyError(f"{key!r} is no constraint that this optimizer moves; it has {known}")
+
+
 def found_of(group: dict[str, Any], param: torch.Tensor, state: dict[str, torch.Tensor] | None) -> Found:
     """The gains of one multiplier and what they were found from; zeros, and no smoothing, before the first step."""
 
@@ -40,6 +55,11 @@ def frozen(dual: DualOptimizer) -> NuPI:
         for param in group["params"]:
             found = found_of(group, param, dual.state.get(param))
             groups.append({"params": [param], **{name: found[name] for name in ("ki", "kp", "nu")}})
+    if not any(bool(torch.as_tensor(group["ki"]).any()) for group in groups):
+        raise RuntimeError(
+            "no gains have been found yet, and a NuPI without them would not move; freeze after the first measurement "
+            "(dual.gains() tells measured_at)"
+        )
     successor = NuPI(groups, ki=0.0, maximize=dual.param_groups[0]["maximize"])
     for param, state in dual.state.items():
         kept = {slot: state[slot].clone() for slot in _GOES_ON if slot in state}

@@ -10,7 +10,7 @@ from nupi import rule
 from nupi.optim import identification, measuring, self_tuning, tuning_warnings
 from nupi.optim.base import DualOptimizer, Gains, Options, State, Work
 from nupi.optim.checks import check_step_size
-from nupi.optim.found import Found, found_of, frozen
+from nupi.optim.found import ByName, Found, found_of, frozen
 from nupi.optim.observation import count_unknown, observe, shows_unknown
 from nupi.optim.retuning import (
     NOTING,
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from nupi.optim.evaluated import Evaluate
     from nupi.optim.nupi import NuPI
     from nupi.violations import Target, Violation
+
+
+PATIENCE = 32  # dual steps by which a loss has been shown, and primal has taken a step
 
 
 class SelfTuned(DualOptimizer):
@@ -132,7 +135,8 @@ class SelfTuned(DualOptimizer):
         self._primal: tuple[torch.optim.Optimizer, ...] = ()
         self._evaluate: Evaluate | None = None
         self._names: dict[int, str] = {}
-        self._warned_of_speed = self._warned_of_unknown = self._measures = False
+        self._warned_of_speed = self._warned_of_unknown = self._warned_of_primal = False
+        self._measures = self._shown = self._stepped = False  # at this moment; a loss, ever; primal, ever
 
     def watch(
         self,
@@ -149,11 +153,17 @@ class SelfTuned(DualOptimizer):
             group["measured"] = True
 
         def count(*_: Any) -> None:
+            self._stepped = True
             for group in self.param_groups:
                 group["since"] += 1
 
         if self._primal:
             self._primal[0].register_step_post_hook(count)
+
+    @property
+    def measures(self) -> bool:
+        """Whether the response is measured; else it is identified."""
+        return bool(self._primal)
 
     def check_length(self, run: float) -> None:
         """Warn if a run of so many dual steps is too short for the `steps` that were asked for.
@@ -173,6 +183,7 @@ class SelfTuned(DualOptimizer):
         group = self.param_groups[0]
         if not self._primal or not torch.is_grad_enabled():
             return
+        self._shown = True
         rate, moved = measuring.sum_of_rates(self._primal), len(self.state)
         due = measuring.is_due(group, rate) or (
             measuring.is_incomplete(group, moved) and shows_unknown(self, lagrangian, paired)
@@ -197,11 +208,11 @@ class SelfTuned(DualOptimizer):
         violation relaxes a primal step. `sure` is in [0, 1]: measured, the smaller of the last two responses over the
         larger; identified, the share that it explains. `measured_at` is the dual step of the last measurement.
         """
-        return {
-            self._names.get(id(param), param): found_of(group, param, self.state.get(param))
+        return ByName(
+            (self._names.get(id(param), param), found_of(group, param, self.state.get(param)))
             for group in self.param_groups
             for param in group["params"]
-        }
+        )
 
     def freeze(self) -> NuPI:
         """A `NuPI` that goes on from here, with the gains found so far, for the same multipliers."""
@@ -227,6 +238,8 @@ class SelfTuned(DualOptimizer):
             if phase == RETUNING and not group["measured"]:
                 self.__dict__.pop("_large_state", None)  # what is identified may have become large
             phases.append(phase)
+        if RETUNING in phases and self.param_groups[0]["measured"] and not self._warned_of_primal:
+            self._check_primal()
         return self._untouched_in(phases)
 
     def untouched(self, *, some_rows: bool) -> frozenset[str]:
@@ -350,6 +363,19 @@ class SelfTuned(DualOptimizer):
                         steps, stride, per_step = group["steps"], group["stride"], group["per_step"]
                         early = group["taken"] <= steps
                         self_tuning.retune_(kept, steps, stride, 0, per_step, bounds[id(param)], early=early)
+
+    def _check_primal(self) -> None:
+        """Say once why nothing can be measured, if the user has forgotten something."""
+        taken = self.param_groups[0]["taken"]
+        if not self._primal:
+            tuning_warnings.warn_of_no_primal()
+        elif taken < PATIENCE or (self._shown and self._stepped):
+            return
+        elif not self._shown:
+            tuning_warnings.warn_of_no_loss(taken)
+        else:
+            tuning_warnings.warn_of_rest(taken, type(self._primal[0]).__name__)
+        self._warned_of_primal = True
 
     def _warn(self, group: dict[str, Any]) -> None:
         """Say once what keeps the constraints from being met, if the measurements show it.

@@ -50,3 +50,32 @@ def warn_of_unknown(names: Sequence[str], measured_on: str) -> None:
         "and the loss needs one, too",
         stacklevel=USER,
     )
+
+
+def warn_of_no_primal() -> None:
+    """Warn that the gains are those of a measurement, and stay: a copy or a checkpoint has no primal."""
+    warnings.warn(
+        "this SelfTuned has gains that were measured, and no primal to measure again with: it is a copy, or was built "
+        "without primal and has loaded a checkpoint. Its gains stay what they are; call dual.watch(primal), with the "
+        "optimizer of the model, and it measures again",
+        stacklevel=2,
+    )
+
+
+def warn_of_no_loss(taken: int) -> None:
+    """Warn that the Lagrangian has not been called, so that no loss could be seen."""
+    warnings.warn(
+        f"in {taken} dual steps lagrangian(loss, violations) has not been called with a gradient, so nothing was "
+        "measured, and constraints have no effect. Call lagrangian(loss, violations).backward() in place of "
+        "loss.backward()",
+        stacklevel=2,
+    )
+
+
+def warn_of_rest(taken: int, kind: str) -> None:
+    """Warn that `primal` is not the optimizer that moves the model."""
+    warnings.warn(
+        f"in {taken} dual steps primal, of type {kind}, has not taken a step, so nothing could be measured of how the "
+        "model moves. Is it the optimizer that trains the model? If the model has a new one, call dual.watch(it)",
+        stacklevel=2,
+    )

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 OURS = "SelfTuned"
 ON_BATCHES = "SelfTuned, measured on batches"
+SOONER = "SelfTuned, a tenth of the epochs as steps"
 GRID = (0.03, 0.1, 0.3, 1.0, 3.0)
 SIZES: dict[Scale, tuple[int, int]] = {"smoke": (4, 1), "laptop": (40, 5), "paper": (700, 3)}  # epochs, seeds
 ALLOWED = 0.01  # of accuracy: what a lower violation may cost
@@ -28,12 +29,13 @@ def players(epochs: int) -> dict[str, Player]:
     """SelfTuned with a quarter of the epochs; gradient ascent over a grid; the paper's controller.
 
     The multipliers move once an epoch, on all rows, so that is what SelfTuned measures the response on. A batch has few
-    rows of the smaller groups; what SelfTuned makes of that is shown, too.
+    rows of the smaller groups; what SelfTuned makes of that is shown, too, and what it does if asked to be sooner.
     """
     quarter = max(1.0, epochs / 4)
     return {
         OURS: Player(ki=None, horizon=quarter, on_all_rows=True),
         ON_BATCHES: Player(ki=None, horizon=quarter),
+        SOONER: Player(ki=None, horizon=max(1.0, epochs / 10), on_all_rows=True),
         **{f"gradient ascent {ki:g}": Player(ki=ki) for ki in GRID},
         "nuPI 0.03, 5, 0.99": Player(kp=5.0, nu=0.99),
         "nuPI 0.03, 5, 0.9": Player(kp=5.0, nu=0.9),
@@ -118,7 +120,7 @@ def _draw(curves: Mapping[str, Curves]) -> Figure:
         line: dict[str, Any] = {
             "color": colour,
             "linewidth": width,
-            "linestyle": ":" if name == ON_BATCHES else "-",
+            "linestyle": {ON_BATCHES: ":", SOONER: "--"}.get(name, "-"),
         }
         left.plot(100 * each.violation.mean(0), **line, label=name)
         right.plot(100 * each.accuracy.mean(0), **line)
