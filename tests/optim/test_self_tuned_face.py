@@ -257,15 +257,19 @@ def test_a_checkpoint_that_is_loaded_without_a_primal_says_so():
 def test_a_loss_that_never_comes_and_a_primal_that_never_steps_are_said_once():
     _, primal, lagrangian, evaluate = quadratic()
     dual = nupi.SelfTuned(lagrangian.parameters(), steps=40, primal=primal)
-    with pytest.warns(
-        UserWarning, match=r"has not been called with a gradient.* in place of loss.backward"
-    ) as seen:
-        for _ in range(50):
+
+    def descend_on_the_loss(steps):
+        for _ in range(steps):
             loss, violations = evaluate()
             lagrangian.ascend(dual, violations)
             loss.backward()
             primal.step()
             primal.zero_grad()
+
+    with pytest.warns(
+        UserWarning, match=r"has not been called with a gradient.* in place of loss.back"
+    ) as seen:
+        descend_on_the_loss(50)
     assert len(seen) == 1
 
     x, old, lagrangian, evaluate = quadratic()
