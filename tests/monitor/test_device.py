@@ -76,7 +76,7 @@ def test_no_look_from_the_ascend_to_the_arrival(monkeypatch):
     monkeypatch.setattr(module, "Arrival", Late)
     lagrangian = nupi.Lagrangian(CONSTRAINTS)
     dual = nupi.NuPI(lagrangian.parameters(), ki=0.1, kp=torch.tensor(0.5))
-    monitor = nupi.Monitor(lagrangian)
+    monitor = nupi.Monitor(lagrangian, warn=False)
 
     class Step:
         def __init__(self, moves):

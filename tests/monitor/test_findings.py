@@ -135,6 +135,48 @@ def test_a_violated_constraint_whose_multiplier_never_moves_is_found(kind, said)
     assert said in finding.advice
 
 
+def test_steps_that_are_far_too_many_are_found():
+    """Gains are known, and so small that the multiplier stays at 0 while the loss moves the violation."""
+    torch.manual_seed(0)
+    rows = torch.randn(1000, 2)
+    labels = (rows[:, 0] + 0.5 * torch.randn(1000) > 0.3).float()
+    model = torch.nn.Linear(2, 1)
+    primal = torch.optim.Adam(model.parameters(), lr=0.05)
+    lagrangian = nupi.Lagrangian({"rate": nupi.Inequality()})
+    dual = nupi.SelfTuned(lagrangian.parameters(), steps=4000, primal=primal)
+    monitor = nupi.Monitor(lagrangian)
+    for _ in range(400):
+        logits = model(rows).squeeze(1)
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(
+            logits, labels, pos_weight=torch.tensor(5.0)
+        )
+        violations = {"rate": logits[labels == 0].sigmoid().mean() - 0.05}
+        lagrangian.ascend(dual, violations)
+        lagrangian(loss, violations).backward()
+        primal.step()
+        primal.zero_grad()
+    (finding,) = monitor.diagnose()
+    assert (finding.kind, finding.severity) == ("slow", "moderate")
+    assert "give it fewer steps, at most a quarter of the run" in finding.advice
+
+
+def test_a_violation_that_grows_with_its_multiplier_has_the_wrong_sign():
+    """The user bounds x from above by 1, and gives 1 - x."""
+    lagrangian = nupi.Lagrangian({"c": nupi.Inequality()})
+    x = torch.zeros(1, requires_grad=True)
+    primal = torch.optim.SGD([x], lr=0.1)
+    dual = nupi.NuPI(lagrangian.parameters(), ki=0.02)
+    monitor = nupi.Monitor(lagrangian, warn=False)
+    for _ in range(200):
+        lagrangian.ascend(dual, {"c": (1 - x).detach()})
+        primal.zero_grad()
+        lagrangian(x.square().sum(), {"c": x - 1}).backward()
+        primal.step()
+    (finding,) = monitor.diagnose()
+    assert finding.kind == "infeasible"
+    assert "grown with its multiplier: check its sign" in finding.advice
+
+
 def test_where_nobody_sets_gains_the_advice_names_none():
     """A delay that the rule knows nothing of makes it swing; ki and kp would be no help to its user."""
     lagrangian = nupi.Lagrangian({"c": nupi.Equality()})

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import warnings
 
 import pytest
 import torch
@@ -224,3 +225,24 @@ def test_a_batch_that_shows_nothing_does_not_make_the_next_measurement_later():
         intervals.append(dual.param_groups[0]["interval"])
     steady, shaken = intervals
     assert (shaken, steady) == (256 // 8, 256 // 2)
+
+
+@pytest.mark.parametrize(
+    ("of_the_loss", "of_the_violation", "said"),
+    [(1000.0, 1.0, "a loss of"), (1.0, 1000.0, "a violation of 'rows'"), (3.0, 0.3, None)],
+)
+def test_another_unit_of_evaluate_is_said(of_the_loss, of_the_violation, said):
+    x, primal, lagrangian, everything = quadratic()
+    x.data.fill_(1.0)
+
+    def evaluate():
+        loss, violations = everything()
+        return of_the_loss * loss, {"rows": of_the_violation * violations["rows"]}
+
+    dual = nupi.SelfTuned(lagrangian.parameters(), steps=60, primal=primal, evaluate=evaluate)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        train(primal, lagrangian, dual, everything, 8)
+    units = [str(each.message) for each in caught if "have to be in one unit" in str(each.message)]
+    assert len(units) == (said is not None)
+    assert said is None or said in units[0]

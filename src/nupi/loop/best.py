@@ -89,6 +89,10 @@ class Best:
         value = float(metric)
         if not math.isfinite(value):
             raise ValueError(f"metric={metric!r} is not finite; a model with it cannot be compared")
+        if not isinstance(violations, Mapping):
+            raise TypeError(
+                f"violations must be a mapping of constraint names to tensors, but a {type(violations).__name__} came"
+            )
         largest, excess = self._judge(violations)
         meets = excess <= 0
         kept = self._is_better(value, excess, meets=meets)

@@ -28,7 +28,8 @@ _FOR_SELF_TUNED = {
     "oscillating": f"{_LONGER}, or lower the learning rate of the model",
     "diverging": f"{_LONGER}, or lower the learning rate of the model",
     "overshoot": _LONGER,
-    "slow": "Train longer, or give SelfTuned half the steps; if the violation still stays, it may be infeasible",
+    "slow": "Train longer, or give SelfTuned fewer steps, at most a quarter of the run; if the violation still stays, "
+    "it may be infeasible",
     "noisy": "Average the violation over more samples: a larger batch, or nupi.Averaged",
 }
 
@@ -39,11 +40,16 @@ def for_self_tuned(kind: str, otherwise: str) -> str:
 
 
 def against_rest(case: Case) -> str:
-    """Where to look if a violated constraint has a multiplier that never moves."""
+    """Where to look if a violated constraint has a multiplier that does not move."""
+    if case.self_tuned and case.ki > 0.0:
+        return (
+            "SelfTuned has gains, but many steps to take: give it fewer steps, at most a quarter of the run"
+        )
     if case.self_tuned:
         return (
             "See dual.gains(): a response of 0 means that no measurement has found a gradient. The violation and the "
-            "loss need one in the parameters that primal trains, and so does what evaluate returns"
+            "loss need one in the parameters that primal trains, and so does what evaluate returns; primal has to be "
+            "the optimizer that trains the model, and lagrangian(loss, violations) what is called backward on"
         )
     return (
         f"Check that ascend gets this violation, and that the dual optimizer has a {case.step_size} above 0"
@@ -97,11 +103,17 @@ def against_divergence(case: Case, swing: Swing | None) -> str:
     return "Lower the step size of the dual optimizer tenfold; if it still grows, that of the model"
 
 
-def against_infeasibility(answer: Answer) -> str:
-    """Loosen the target by at least what is missing, or check the constraint."""
+def against_infeasibility(case: Case, answer: Answer) -> str:
+    """Check the sign if the violation grows with its multiplier; else loosen the target, or check the constraint."""
+    if answer.best < 0.0 and answer.last < 0.0:
+        return (
+            "The violation has grown with its multiplier: check its sign (positive where the constraint is violated), "
+            "and that its product with the multiplier is added to the loss"
+        )
+    size = "; without primal, check that scale is the size of the loss" if case.self_tuned else ""
     return (
         f"Loosen the target by more than {short(answer.violation)}, or check that the violation depends on the "
-        "parameters and that no other constraint contradicts it"
+        f"parameters and that no other constraint contradicts it{size}"
     )
 
 

@@ -94,9 +94,11 @@ class Monitor:
             if not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} must be a positive whole number, but {value!r} came")
         if dual is not None and not isinstance(dual, torch.optim.Optimizer):
-            raise TypeError(f"dual must be a torch optimizer, or None for all, but {dual!r} came")
+            raise TypeError(
+                f"dual must be a torch optimizer, or None for all, but a {type(dual).__name__} came"
+            )
         if not hasattr(lagrangian, "listen"):
-            raise TypeError(f"lagrangian must be a nupi.Lagrangian, but {lagrangian!r} came")
+            raise TypeError(f"lagrangian must be a nupi.Lagrangian, but a {type(lagrangian).__name__} came")
         if dual is not None and not _share(lagrangian, dual):
             raise ValueError(
                 f"dual ({type(dual).__name__}) has no multiplier of this Lagrangian, so there would be nothing to "

@@ -61,9 +61,11 @@ class Case:
             return None
         return found._replace(period=found.period * float(self.steps.diff().median()))
 
-    def found(self, kind: Kind, severity: Severity, evidence: str, do: str, first: int = 0) -> Finding:
-        """A finding about this constraint, from the given row on."""
-        if self.self_tuned and bool((self.theta != self.theta[0]).any()):
+    def found(
+        self, kind: Kind, severity: Severity, evidence: str, do: str, first: int = 0, *, rests: bool = False
+    ) -> Finding:
+        """A finding about this constraint, from the given row on; the multiplier moves, or it `rests`."""
+        if self.self_tuned and not rests:
             do = advice.for_self_tuned(kind, do)
         span = (int(self.steps[first]), int(self.steps[-1]))
         return Finding(self.place, kind, severity, evidence, do, span)
@@ -161,18 +163,22 @@ def capped(case: Case) -> Finding | None:
 
 
 def unmoved(case: Case) -> Finding | None:
-    """The constraint is violated, and its multiplier has had one and the same value throughout."""
-    if len(case.e) < 2 * SHORTEST or bool((case.theta != case.theta[0]).any()):
+    """The constraint is violated, and its multiplier stays where it is."""
+    half = len(case.e) // 2
+    late, theta = case.e[half:], case.theta[half:]
+    if len(late) < SHORTEST or bool((theta != theta[0]).any()):
         return None
-    late = case.e[len(case.e) // 2 :]
     violation = float(late.mean() if case.inequality else late.mean().abs())
     if not violation > 0.05 * case.size:
         return None
+    since = "throughout" if bool((case.theta == theta[0]).all()) else f"since step {int(case.steps[half])}"
     how = (
         f"the violation is still {advice.short(violation)}, and the multiplier has been "
-        f"{advice.short(float(case.theta[0]))} throughout"
+        f"{advice.short(float(theta[0]))} {since}"
     )
-    return case.found("slow", "severe", how, advice.against_rest(case))
+    # Gains that SelfTuned has found will move it, in time.
+    severity: Severity = "moderate" if case.self_tuned and case.ki > 0.0 else "severe"
+    return case.found("slow", severity, how, advice.against_rest(case), rests=True)
 
 
 def stuck(case: Case) -> Finding | None:
@@ -184,22 +190,22 @@ def stuck(case: Case) -> Finding | None:
     if not bool(answers.stays) or answer.violation < 1e-3 * case.size:
         return None
     fell = answer.last * answer.multiplier / 4.0
-    change = (
-        f"lowered the violation by {advice.short(fell)}"
-        if fell >= 0.0
-        else f"raised it by {advice.short(-fell)}"
-    )
+    change = _change(fell)
     numbers = (
         f"the violation is still {advice.short(answer.violation)} and the multiplier has grown to "
         f"{advice.short(answer.multiplier)}; the last quarter of this growth {change}"
     )
     if bool(answers.out_of_reach):
         if bool(answers.saturates):
-            numbers += f", an earlier quarter by {advice.short(answer.best * answer.multiplier / 4.0)}"
-        return case.found("infeasible", "severe", numbers, advice.against_infeasibility(answer))
+            numbers += f"; an earlier quarter {_change(answer.best * answer.multiplier / 4.0)}"
+        return case.found("infeasible", "severe", numbers, advice.against_infeasibility(case, answer))
     if answer.violation < 0.05 * case.size:
         return None
     return case.found("slow", "moderate", numbers, advice.against_slowness(case, answer))
+
+
+def _change(fell: float) -> str:
+    return f"{'lowered' if fell >= 0.0 else 'raised'} the violation by {advice.short(abs(fell))}"
 
 
 def noisy(case: Case) -> Finding | None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from nupi.optim import self_tuning
+from nupi.optim import self_tuning, tuning_warnings
 from nupi.optim.evaluated import evaluated
 from nupi.optim.self_tuning import TINY
 from nupi.optim.shown import MOST_SAMPLED, sample, see, some_of
@@ -60,8 +60,11 @@ def observe(
     failure: Exception | None = None
     try:
         if evaluate is not None:
+            of_the_loop = loss
             loss, violations = evaluated(evaluate)
             paired = lagrangian._paired(violations)
+            if group["measured_at"] == 0:
+                _check_units(dual, lagrangian, of_the_loop, loss, paired)
         places = dict(zip(map(id, held), notes[:, :-1].split([m.numel() for m in held], dim=1), strict=True))
         _note(dual, found, lagrangian, loss, [p for p in paired if id(p[0].multiplier) in places], places)
     except Exception as error:  # noqa: BLE001 - other ranks are waiting
@@ -76,6 +79,27 @@ def observe(
     near = [take_in(dual.state[m], note, group).min() for m, note in zip(held, parts, strict=True)]
     found_nothing = not bool(notes[0, :-1].any())  # as on a batch with nan; that agrees with nothing known
     return 0.0 if found_nothing else float(torch.stack(near).min())
+
+
+def _check_units(
+    dual: DualOptimizer,
+    lagrangian: Lagrangian,
+    of_the_loop: torch.Tensor,
+    loss: torch.Tensor,
+    paired: Sequence[tuple[Target, Violation]],
+) -> None:
+    """Warn if what evaluate returns has another size than what the loop gives, by far.
+
+    Multipliers are moved by violations on the same data, so these have nearly the same size.
+    """
+    tuning_warnings.warn_of_units("a loss", float(loss.detach()), float(of_the_loop.detach()))
+    for target, violation in paired:
+        state = dual.state.get(target.multiplier)
+        if state:
+            errors = see(target, violation, lagrangian.ranks_of(violation)).errors.detach()
+            largest = float(errors.abs().max()) if len(errors) else 0.0
+            given = float(state["last"].abs().max())
+            tuning_warnings.warn_of_units(f"a violation of {target.name!r}", largest, given)
 
 
 def shows_unknown(

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 from nupi.optim.measuring import TRIES
 
+APART = 30.0  # times as large: what evaluate returns is then not in the unit of what the loop has
 USER = 7  # frames from here to the line that calls the Lagrangian, with those of torch's modules between
 
 
@@ -79,3 +80,14 @@ def warn_of_rest(taken: int, kind: str) -> None:
         "model moves. Is it the optimizer that trains the model? If the model has a new one, call dual.watch(it)",
         stacklevel=2,
     )
+
+
+def warn_of_units(what: str, evaluated: float, given: float) -> None:
+    """Warn if a size that evaluate returned cannot be in the unit of what the loop gave."""
+    small, large = sorted((abs(evaluated), abs(given)))
+    if small > 0.0 and large > APART * small:
+        warnings.warn(
+            f"evaluate returned {what} of {evaluated:.3g}, where the training loop has {given:.3g}. Gains follow from "
+            "what evaluate returns, so both have to be in one unit: a mean and not a sum, a share and not percent",
+            stacklevel=USER,
+        )
