@@ -91,3 +91,22 @@ def test_attributes_must_come_by_name():
         both.measure([(logits, labels, groups)])
     with pytest.raises(KeyError, match="no 'race'"):
         both.measure([(logits, labels, {"sex": groups})])
+
+
+@pytest.mark.parametrize(
+    "probabilities",
+    [
+        lambda out: out[:, 0].sigmoid(),
+        lambda out: out.sigmoid()[:, :1].squeeze(1),
+        lambda out: out.softmax(1)[:, 1].double(),
+        lambda out: torch.cat([out.sigmoid()[:4, 1], out.sigmoid()[4:, 1]]),
+    ],
+)
+def test_probabilities_are_refused(probabilities):
+    model = torch.nn.Linear(3, 2)
+    out, labels = model(torch.randn(8, 3)), torch.arange(8) % 2
+    constraint = rates.recall() >= 0.9
+    with pytest.raises(ValueError, match="logits are probabilities"):
+        constraint(probabilities(out), labels)
+    constraint(torch.logit(probabilities(out)), labels)
+    constraint(probabilities(out) - 0.5, labels)

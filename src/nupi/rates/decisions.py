@@ -22,6 +22,13 @@ from nupi.rates.groups import as_tensor, may_look
 Surrogate: TypeAlias = Literal["sigmoid", "hinge"]
 
 
+_PROBABILITIES = frozenset({"SigmoidBackward0", "SoftmaxBackward0"})
+_SAME_NUMBERS = frozenset(
+    f"{name}Backward0"
+    for name in ("Squeeze", "View", "UnsafeView", "Select", "Slice", "Index", "ToCopy", "Clone")
+) | {"SqueezeBackward1", "ReshapeAliasBackward0", "CatBackward0"}
+
+
 class Decisions(NamedTuple):
     """Bounds on the positive decision of each row and class, (rows, classes); they are equal except for a hinge."""
 
@@ -80,10 +87,25 @@ def as_scores(logits: object, classes: int | None) -> torch.Tensor:
     if classes is None:
         if given.ndim != 1:
             raise ValueError(f"logits has shape {tuple(given.shape)}, not (rows,); logits.squeeze(1) may do")
+        _check_that_no_probabilities(given)
         given = given.unsqueeze(1)
     elif given.ndim != 2 or given.shape[1] != classes:
         raise ValueError(f"logits has shape {tuple(given.shape)}, not (rows, classes) = (rows, {classes})")
     return given.to(torch.promote_types(given.dtype, torch.float32))
+
+
+def _check_that_no_probabilities(given: torch.Tensor) -> None:
+    """All probabilities are above 0, where a logit means "positive", so that every row would be decided positive."""
+    if torch.compiler.is_compiling():
+        return
+    node = given.grad_fn
+    while node is not None and node.name() in _SAME_NUMBERS:
+        node = node.next_functions[0][0]
+    if node is not None and node.name() in _PROBABILITIES:
+        raise ValueError(
+            "logits are probabilities, made by a sigmoid or a softmax, and all of these are above 0: give what went "
+            "into it, or torch.logit(probabilities)"
+        )
 
 
 def as_relevant(labels: object, classes: int | None, rows: int) -> torch.Tensor:
