@@ -194,7 +194,7 @@ class SelfTuned(DualOptimizer):
 
         `ki`, `kp` and `nu` are the gains in use. `response` (b) is how far the violation moves, per primal step, for
         one unit of multiplier; 0 where it is not known yet. `curvature` (h) is the share by which a drift of the
-        violation relaxes a primal step. `sure` is in [0, 1], and `measured_at` is the dual step of the last measurement.
+        violation relaxes a primal step. `measured_at` is the dual step of the last measurement. `sure` is in [0, 1].
 
         With `primal`, `sure` is the smaller of the last two responses over the larger; 0 after the first. Without it,
         nothing is measured, so `measured_at` stays 0, and `sure` is the share of the violation's changes that the
