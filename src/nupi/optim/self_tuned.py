@@ -205,8 +205,12 @@ class SelfTuned(DualOptimizer):
 
         `ki`, `kp` and `nu` are the gains in use. `response` (b) is how far the violation moves, per primal step, for
         one unit of multiplier; 0 where it is not known yet. `curvature` (h) is the share by which a drift of the
-        violation relaxes a primal step. `sure` is in [0, 1]: measured, the smaller of the last two responses over the
-        larger; identified, the share that it explains. `measured_at` is the dual step of the last measurement.
+        violation relaxes a primal step. `measured_at` is the dual step of the last measurement. `sure` is in [0, 1].
+
+        With `primal`, `sure` is the smaller of the last two responses over the larger; 0 after the first. Without it,
+        nothing is measured, so `measured_at` stays 0, and `sure` is the share of the violation's changes that the
+        multiplier explained when the response was last identified. It is 0 while the response is a guess, and falls by
+        e^-4 in `steps` while nothing moves enough to confirm it, as in a run that has met its constraint.
         """
         return ByName(
             (self._names.get(id(param), param), found_of(group, param, self.state.get(param)))
