@@ -297,3 +297,25 @@ def test_a_name_that_is_not_known_yet_says_when_it_is():
     train(primal, lagrangian, dual, evaluate, 2)
     with pytest.raises(KeyError, match="'row' is no constraint that this optimizer moves; it has 'rows'"):
         dual.gains()["row"]
+
+
+@pytest.mark.parametrize("how", ["watch", "checkpoint"])
+def test_what_was_identified_is_measured_from_the_moment_there_is_a_primal(how):
+    _, primal, lagrangian, evaluate = quadratic()
+    dual = nupi.SelfTuned(lagrangian.parameters(), steps=100)
+    train(primal, lagrangian, dual, evaluate, 60)
+    if how == "watch":
+        dual.watch(primal)
+    else:
+        saved, dual = dual.state_dict(), nupi.SelfTuned(lagrangian.parameters(), steps=100, primal=primal)
+        dual.load_state_dict(saved)
+    train(primal, lagrangian, dual, evaluate, 100)
+    found = dual.gains()["rows"]
+    assert found["measured_at"] > 60
+    fresh = nupi.SelfTuned(lagrangian.parameters(), steps=100, primal=primal)
+    train(primal, lagrangian, fresh, evaluate, 2)
+    torch.testing.assert_close(found["response"], fresh.gains()["rows"]["response"], rtol=0.5, atol=0)
+    (state,) = dual.state.values()
+    assert state.keys() == next(iter(fresh.state.values())).keys()
+    resumed = nupi.SelfTuned(lagrangian.parameters(), steps=100, primal=primal)
+    resumed.load_state_dict(dual.state_dict())

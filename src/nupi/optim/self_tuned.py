@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -130,13 +131,28 @@ class SelfTuned(DualOptimizer):
         # Torch comes here for a checkpoint that is loaded too, and that has to keep the primal it was built with.
         if "_primal" not in self.__dict__:
             self._forget_primal()
+        elif self._primal:
+            self._identify_no_more()
+
+    def _identify_no_more(self) -> None:
+        """From now on the response is measured; what was kept to identify it is dropped."""
+        self._shown = self._stepped = self._primal_is_checked = False
+        self._first_check = math.inf
+        for group in self.param_groups:
+            group["measured"] = True
+        for state in self.state.values():
+            for slot in identification.IDENTIFIED:
+                state.pop(slot, None)
 
     def _forget_primal(self) -> None:
         self._primal: tuple[torch.optim.Optimizer, ...] = ()
         self._evaluate: Evaluate | None = None
         self._names: dict[int, str] = {}
-        self._warned_of_speed = self._warned_of_unknown = self._warned_of_primal = False
-        self._measures = self._shown = self._stepped = False  # at this moment; a loss, ever; primal, ever
+        self._warned_of_speed = self._warned_of_unknown = self._measures = False
+        self._shown = self._stepped = self._primal_is_checked = (
+            False  # whether a loss was shown; primal has stepped
+        )
+        self._first_check = math.inf  # the dual step from which on these two are waited for
 
     def watch(
         self,
@@ -149,8 +165,7 @@ class SelfTuned(DualOptimizer):
                 f"evaluate must be a function that returns (loss, violations), but a {type(evaluate).__name__} came"
             )
         self._primal, self._evaluate = check_optimizers(primal), evaluate
-        for group in self.param_groups:
-            group["measured"] = True
+        self._identify_no_more()
 
         def count(*_: Any) -> None:
             self._stepped = True
@@ -242,7 +257,7 @@ class SelfTuned(DualOptimizer):
             if phase == RETUNING and not group["measured"]:
                 self.__dict__.pop("_large_state", None)  # what is identified may have become large
             phases.append(phase)
-        if RETUNING in phases and self.param_groups[0]["measured"] and not self._warned_of_primal:
+        if RETUNING in phases and self.param_groups[0]["measured"] and not self._primal_is_checked:
             self._check_primal()
         return self._untouched_in(phases)
 
@@ -371,15 +386,18 @@ class SelfTuned(DualOptimizer):
     def _check_primal(self) -> None:
         """Say once why nothing can be measured, if the user has forgotten something."""
         taken = self.param_groups[0]["taken"]
+        self._first_check = min(self._first_check, taken)
         if not self._primal:
             tuning_warnings.warn_of_no_primal()
-        elif taken < PATIENCE or (self._shown and self._stepped):
-            return
-        elif not self._shown:
-            tuning_warnings.warn_of_no_loss(taken)
-        else:
-            tuning_warnings.warn_of_rest(taken, type(self._primal[0]).__name__)
-        self._warned_of_primal = True
+        elif not (self._shown and self._stepped):
+            waited = taken - self._first_check
+            if waited < PATIENCE:
+                return
+            if not self._shown:
+                tuning_warnings.warn_of_no_loss(waited)
+            else:
+                tuning_warnings.warn_of_rest(waited, type(self._primal[0]).__name__)
+        self._primal_is_checked = True
 
     def _warn(self, group: dict[str, Any]) -> None:
         """Say once what keeps the constraints from being met, if the measurements show it.
