@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import matplotlib.pyplot as plt
 import pandas as pd
+from matplotlib.ticker import MaxNLocator
 
-from nupi.paper import jobs
+from nupi.paper import jobs, style
 from nupi.paper.runner import Claim, TargetRun, target
 from nupi.paper.self_tuned.constants import constant
 from nupi.paper.self_tuned.runs import VERSION, solve
@@ -111,14 +111,17 @@ def _label(given: dict[str, Any]) -> str:
 
 
 def _figure(means: pd.DataFrame) -> Figure:
-    figure, axes = plt.subplots(1, 2, figsize=(9, 0.28 * len(means) + 1.2), sharey=True)
-    for axis, measure in zip(axes, ("violation", "loss"), strict=True):
-        for task in TASKS:
-            axis.plot(means[measure, task], range(len(means)), "o", label=task)
-        axis.set_xlabel(measure)
-        axis.grid(visible=True, axis="y", alpha=0.3)
-    axes[0].set_yticks(range(len(means)), [str(name) for name in means.index])
-    axes[0].axvline(MET, color="0.6", linestyle=":")
-    axes[1].legend()
-    axes[0].invert_yaxis()
+    figure = style.figure(7.2, 0.17 * len(means) + 0.9)
+    left, right = figure.subplots(1, 2, sharey=True)
+    for task, marker in zip(TASKS, "os", strict=True):
+        left.plot(means["violation", task], range(len(means)), marker, label=task, markersize=4)
+        loss = means["loss", task]
+        right.plot(loss / loss["none"], range(len(means)), marker, label=task, markersize=4)
+    left.set_xlabel("violation")
+    left.axvline(MET, color="0.6", linestyle=":")
+    left.xaxis.set_major_locator(MaxNLocator(5))
+    right.set_xlabel("loss, relative to no change")
+    left.set_yticks(range(len(means)), [str(name) for name in means.index], fontsize=7)
+    left.set_ylim(len(means) - 0.5, -0.5)
+    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return figure
