@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import nupi
-from nupi.optim import self_tuned
+from nupi.optim import gauge
 from nupi.optim.base import Work
 
 WIDE = torch.float64
@@ -95,9 +95,9 @@ def test_a_learning_rate_that_is_a_tensor_does_not_leap():
 def test_a_dual_step_is_measured_once_however_often_the_model_moves_in_it(monkeypatch):
     """Also not before the first one: no multiplier has moved, so there is nothing to measure by."""
     measured = []
-    real = self_tuned.observe
+    real = gauge.observe
     monkeypatch.setattr(
-        self_tuned,
+        gauge,
         "observe",
         lambda dual, *args: measured.append(dual.param_groups[0]["taken"]) or real(dual, *args),
     )

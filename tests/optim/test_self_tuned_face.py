@@ -319,3 +319,18 @@ def test_what_was_identified_is_measured_from_the_moment_there_is_a_primal(how):
     assert state.keys() == next(iter(fresh.state.values())).keys()
     resumed = nupi.SelfTuned(lagrangian.parameters(), steps=100, primal=primal)
     resumed.load_state_dict(dual.state_dict())
+
+
+def test_steps_of_the_model_are_counted_once_however_often_its_optimizer_is_watched():
+    _, primal, lagrangian, evaluate = quadratic()
+    dual = nupi.SelfTuned(lagrangian.parameters(), steps=40, primal=primal)
+    dual.watch(primal)
+    dual.load_state_dict(dual.state_dict())
+    for _ in range(5):
+        _, violations = evaluate()
+        lagrangian.ascend(dual, violations)
+        for _ in range(3):
+            lagrangian(*evaluate()).backward()
+            primal.step()
+            primal.zero_grad()
+    assert dual.param_groups[0]["per_step"] == 3

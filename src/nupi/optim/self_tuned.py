@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,7 +11,7 @@ from nupi.optim import identification, measuring, self_tuning, tuning_warnings
 from nupi.optim.base import DualOptimizer, Gains, Options, State, Work
 from nupi.optim.checks import check_step_size
 from nupi.optim.found import ByName, Found, found_of, frozen
-from nupi.optim.observation import count_unknown, observe, shows_unknown
+from nupi.optim.gauge import Gauge
 from nupi.optim.retuning import (
     NOTING,
     PHASES,
@@ -23,7 +22,6 @@ from nupi.optim.retuning import (
     between_retunings,
     phase_of,
 )
-from nupi.plant.optimizers import check_optimizers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -33,9 +31,6 @@ if TYPE_CHECKING:
     from nupi.optim.evaluated import Evaluate
     from nupi.optim.nupi import NuPI
     from nupi.violations import Target, Violation
-
-
-PATIENCE = 32  # dual steps by which a loss has been shown, and primal has taken a step
 
 
 class SelfTuned(DualOptimizer):
@@ -101,7 +96,7 @@ class SelfTuned(DualOptimizer):
         lr: float = 1.0,
         foreach: bool | None = None,
     ) -> None:
-        self._forget_primal()
+        self._gauge, self._names = Gauge(), dict[int, str]()
         defaults = {
             "lr": lr,
             "steps": steps,
@@ -129,30 +124,11 @@ class SelfTuned(DualOptimizer):
         """A copy has no primal: it goes on with the response it knows. Give it one with `watch`."""
         super().__setstate__(state)
         # Torch comes here for a checkpoint that is loaded too, and that has to keep the primal it was built with.
-        if "_primal" not in self.__dict__:
-            self._forget_primal()
-        elif self._primal:
+        if "_gauge" not in self.__dict__:
+            self._gauge, self._names = Gauge(), {}
+        elif self._gauge.primal:
+            self._gauge.restart()
             self._identify_no_more()
-
-    def _identify_no_more(self) -> None:
-        """From now on the response is measured; what was kept to identify it is dropped."""
-        self._shown = self._stepped = self._primal_is_checked = False
-        self._first_check = math.inf
-        for group in self.param_groups:
-            group["measured"] = True
-        for state in self.state.values():
-            for slot in identification.IDENTIFIED:
-                state.pop(slot, None)
-
-    def _forget_primal(self) -> None:
-        self._primal: tuple[torch.optim.Optimizer, ...] = ()
-        self._evaluate: Evaluate | None = None
-        self._names: dict[int, str] = {}
-        self._warned_of_speed = self._warned_of_unknown = self._measures = False
-        self._shown = self._stepped = self._primal_is_checked = (
-            False  # whether a loss was shown; primal has stepped
-        )
-        self._first_check = math.inf  # the dual step from which on these two are waited for
 
     def watch(
         self,
@@ -160,25 +136,21 @@ class SelfTuned(DualOptimizer):
         evaluate: Evaluate | None = None,
     ) -> None:
         """Measure the response through these optimizers of the model from now on, and on what `evaluate` returns."""
-        if evaluate is not None and not callable(evaluate):
-            raise TypeError(
-                f"evaluate must be a function that returns (loss, violations), but a {type(evaluate).__name__} came"
-            )
-        self._primal, self._evaluate = check_optimizers(primal), evaluate
+        self._gauge.watch(self, primal, evaluate)
         self._identify_no_more()
 
-        def count(*_: Any) -> None:
-            self._stepped = True
-            for group in self.param_groups:
-                group["since"] += 1
-
-        if self._primal:
-            self._primal[0].register_step_post_hook(count)
+    def _identify_no_more(self) -> None:
+        """From now on the response is measured; what was kept to identify it is dropped."""
+        for group in self.param_groups:
+            group["measured"] = True
+        for state in self.state.values():
+            for slot in identification.IDENTIFIED:
+                state.pop(slot, None)
 
     @property
     def measures(self) -> bool:
         """Whether the response is measured; else it is identified."""
-        return bool(self._primal)
+        return bool(self._gauge.primal)
 
     def check_length(self, run: float) -> None:
         """Warn if a run of so many dual steps is too short for the `steps` that were asked for.
@@ -195,25 +167,9 @@ class SelfTuned(DualOptimizer):
         """Measure the response if it is time to; the Lagrangian calls this with the graph at hand."""
         for target, _ in paired:
             self._names[id(target.multiplier)] = target.name
-        group = self.param_groups[0]
-        if not self._primal or not torch.is_grad_enabled():
-            return
-        self._shown = True
-        rate, moved = measuring.sum_of_rates(self._primal), len(self.state)
-        due = measuring.is_due(group, rate) or (
-            measuring.is_incomplete(group, moved) and shows_unknown(self, lagrangian, paired)
-        )
-        if not due or self._measures:  # `evaluate` may call the Lagrangian
-            return
-        self._measures = True
-        try:
-            closest = observe(self, self._primal, lagrangian, loss, paired, self._evaluate)
-        finally:
-            self._measures = False
-        if closest is not None:
-            measuring.write_down(self.param_groups, closest, rate, moved, count_unknown(self))
+        if self._gauge.measure(self, lagrangian, loss, paired):
             self._retune(lagrangian)
-            self._warn(group)
+            self._gauge.warn(self, self._names)
 
     def gains(self) -> dict[str | torch.Tensor, Found]:
         """What has been found, by the constraint's name (by its multiplier, while the name is not known).
@@ -257,8 +213,9 @@ class SelfTuned(DualOptimizer):
             if phase == RETUNING and not group["measured"]:
                 self.__dict__.pop("_large_state", None)  # what is identified may have become large
             phases.append(phase)
-        if RETUNING in phases and self.param_groups[0]["measured"] and not self._primal_is_checked:
-            self._check_primal()
+        first = self.param_groups[0]
+        if first["measured"] and RETUNING in phases and not self._gauge.checked:
+            self._gauge.check(first["taken"])
         return self._untouched_in(phases)
 
     def untouched(self, *, some_rows: bool) -> frozenset[str]:
@@ -268,7 +225,7 @@ class SelfTuned(DualOptimizer):
     def _untouched_in(self, phases: list[str]) -> frozenset[str]:
         """The state that a step does not write to whose groups are in these phases."""
         phase = phases[0] if len(phases) == 1 else max(phases, key=PHASES.index)
-        return UNTOUCHED[bool(self._primal)][phase]
+        return UNTOUCHED[bool(self._gauge.primal)][phase]
 
     @staticmethod
     def scaled_gains(options: Options) -> Gains:
@@ -382,42 +339,6 @@ class SelfTuned(DualOptimizer):
                         steps, stride, per_step = group["steps"], group["stride"], group["per_step"]
                         early = group["taken"] <= steps
                         self_tuning.retune_(kept, steps, stride, 0, per_step, bounds[id(param)], early=early)
-
-    def _check_primal(self) -> None:
-        """Say once why nothing can be measured, if the user has forgotten something."""
-        taken = self.param_groups[0]["taken"]
-        self._first_check = min(self._first_check, taken)
-        if not self._primal:
-            tuning_warnings.warn_of_no_primal()
-        elif not (self._shown and self._stepped):
-            waited = taken - self._first_check
-            if waited < PATIENCE:
-                return
-            if not self._shown:
-                tuning_warnings.warn_of_no_loss(waited)
-            else:
-                tuning_warnings.warn_of_rest(waited, type(self._primal[0]).__name__)
-        self._primal_is_checked = True
-
-    def _warn(self, group: dict[str, Any]) -> None:
-        """Say once what keeps the constraints from being met, if the measurements show it.
-
-        After `steps` it is too late to say that they are short: a learning rate that falls at the end of training is
-        no reason.
-        """
-        held = {p: self.state[p] for g in self.param_groups for p in g["params"] if self.state.get(p)}
-        if not self._warned_of_speed and group["taken"] <= group["steps"]:
-            top = float(torch.stack([state["speed"].amax() for state in held.values()]).max())
-            self._warned_of_speed = tuning_warnings.warn_of_speed(top * group["per_step"], group["steps"])
-        if not self._warned_of_unknown and not group["tries"] and group["unknown"]:
-            unknown = [
-                self._names.get(id(p), "?")
-                for p, state in held.items()
-                if bool((state["response"] == 0).any())
-            ]
-            shown = "the loss and the violations" if self._evaluate is None else "what evaluate returns"
-            tuning_warnings.warn_of_unknown(unknown, shown)
-            self._warned_of_unknown = True
 
 
 def _period(options: Options) -> float:
