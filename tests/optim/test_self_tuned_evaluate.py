@@ -229,7 +229,7 @@ def test_a_batch_that_shows_nothing_does_not_make_the_next_measurement_later():
 
 @pytest.mark.parametrize(
     ("of_the_loss", "of_the_violation", "said"),
-    [(1000.0, 1.0, "a loss of"), (1.0, 1000.0, "a violation of 'rows'"), (3.0, 0.3, None)],
+    [(0.001, 1.0, "a loss of"), (1.0, 1000.0, "a violation of 'rows'"), (3.0, 0.3, None)],
 )
 def test_another_unit_of_evaluate_is_said(of_the_loss, of_the_violation, said):
     x, primal, lagrangian, everything = quadratic()

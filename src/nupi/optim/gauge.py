@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING, Any
+import weakref
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from nupi.optim.evaluated import Evaluate
     from nupi.violations import Target, Violation
 
-PATIENCE = 32  # dual steps by which a loss has been shown, and primal has taken a step
+UNSHOWN = 32  # steps of primal after a dual step, by which a loss has been shown
+AT_REST = 256  # losses that were shown, by which primal has taken a step
 
 
 class Gauge:
@@ -33,15 +34,15 @@ class Gauge:
     def __init__(self) -> None:
         self.primal: tuple[torch.optim.Optimizer, ...] = ()
         self._evaluate: Evaluate | None = None
-        self._hook: RemovableHandle | None = None
+        self._hooks: list[RemovableHandle] = []
         self._busy = False  # `evaluate` may call the Lagrangian, which shows its loss again
         self.restart()
 
     def restart(self) -> None:
         """Wait anew for a loss and for a step of primal, as after a checkpoint was loaded."""
-        self.checked = self._shown = self._stepped = False
-        self._warned_of_speed = self._warned_of_unknown = False
-        self._first_check = math.inf
+        self._steps = self._shown = 0  # of primal; losses
+        self._fastest = 0.0
+        self._warned_of_primal = self._warned_of_speed = self._warned_of_unknown = False
 
     def watch(
         self,
@@ -55,15 +56,28 @@ class Gauge:
                 f"evaluate must be a function that returns (loss, violations), but a {type(evaluate).__name__} came"
             )
         self.primal, self._evaluate = check_optimizers(primal), evaluate
+        while self._hooks:
+            self._hooks.pop().remove()
+        counts = [0] * len(self.primal)
+        counted = weakref.ref(dual)  # an optimizer of the model does not keep the dual alive
 
-        def count(*_: Any) -> None:
-            self._stepped = True
-            for group in dual.param_groups:
-                group["since"] += 1
+        def count(number: int) -> None:
+            owner = counted()
+            if owner is None:
+                return
+            since = owner.param_groups[0]["since"]
+            if since != max(counts):  # there was a dual step, or a checkpoint was loaded
+                counts[:] = [since] * len(counts)
+            counts[number] += 1
+            for group in owner.param_groups:
+                group["since"] = max(counts)
+            if owner.param_groups[0]["taken"]:
+                self._steps += 1
+                self._check()
 
-        if self._hook is not None:
-            self._hook.remove()
-        self._hook = self.primal[0].register_step_post_hook(count)
+        for number, optimizer in enumerate(self.primal):
+            hook = optimizer.register_step_post_hook(lambda *_, number=number: count(number))
+            self._hooks.append(hook)
         self.restart()
 
     def measure(
@@ -76,13 +90,14 @@ class Gauge:
         """Measure the response if it is time to, and whether it was measured."""
         if not self.primal or not torch.is_grad_enabled():
             return False
-        self._shown = True
+        self._shown += 1
+        self._check()
         group = dual.param_groups[0]
         rate, moved = measuring.sum_of_rates(self.primal), len(dual.state)
         due = measuring.is_due(group, rate) or (
             measuring.is_incomplete(group, moved) and shows_unknown(dual, lagrangian, paired)
         )
-        if not due or self._busy:
+        if not due or self._busy or measuring.rests(self.primal):
             return False
         self._busy = True
         try:
@@ -94,32 +109,38 @@ class Gauge:
         measuring.write_down(dual.param_groups, closest, rate, moved, count_unknown(dual))
         return True
 
-    def check(self, taken: int) -> None:
+    def _check(self) -> None:
         """Say once why nothing can be measured, if the user has forgotten something."""
-        self._first_check = min(self._first_check, taken)
-        if not self.primal:
+        if self._warned_of_primal or (self._steps and self._shown):
+            return
+        if self._steps >= UNSHOWN:
+            tuning_warnings.warn_of_no_loss(self._steps)
+        elif self._shown >= AT_REST:
+            tuning_warnings.warn_of_rest(self._shown, [type(each).__name__ for each in self.primal])
+        else:
+            return
+        self._warned_of_primal = True
+
+    def check_copy(self) -> None:
+        """Say once that gains which were measured stay what they are, without a primal."""
+        if not self.primal and not self._warned_of_primal:
+            self._warned_of_primal = True
             tuning_warnings.warn_of_no_primal()
-        elif not (self._shown and self._stepped):
-            waited = taken - int(self._first_check)
-            if waited < PATIENCE:
-                return
-            if not self._shown:
-                tuning_warnings.warn_of_no_loss(waited)
-            else:
-                tuning_warnings.warn_of_rest(waited, type(self.primal[0]).__name__)
-        self.checked = True
 
     def warn(self, dual: DualOptimizer, names: Mapping[int, str]) -> None:
         """Say once what keeps the constraints from being met, if the measurements show it.
 
-        After `steps` it is too late to say that they are short: a learning rate that falls at the end of training is
-        no reason.
+        The first half of `steps` is too early to say that they are short: learning rates warm up, and gates open. After
+        `steps` it is too late: a learning rate that falls at the end of training is no reason.
         """
         group = dual.param_groups[0]
         held = {p: dual.state[p] for g in dual.param_groups for p in g["params"] if dual.state.get(p)}
-        if not self._warned_of_speed and group["taken"] <= group["steps"]:
+        taken, steps = group["taken"], group["steps"]
+        if not self._warned_of_speed and taken <= steps:
             top = float(torch.stack([state["speed"].amax() for state in held.values()]).max())
-            self._warned_of_speed = tuning_warnings.warn_of_speed(top * group["per_step"], group["steps"])
+            self._fastest = max(self._fastest, top * group["per_step"])
+            if 2 * taken >= steps:
+                self._warned_of_speed = tuning_warnings.warn_of_speed(self._fastest, steps)
         if not self._warned_of_unknown and not group["tries"] and group["unknown"]:
             unknown = [
                 names.get(id(p), "?") for p, state in held.items() if bool((state["response"] == 0).any())

@@ -91,3 +91,11 @@ def sum_of_rates(optimizers: Sequence[torch.optim.Optimizer]) -> float:
     """The learning rates of all groups, added up, but for those that are tensors: a look at one may have to wait."""
     rates = (group["lr"] for optimizer in optimizers for group in optimizer.param_groups)
     return sum(rate for rate in rates if isinstance(rate, (int, float)))
+
+
+def rests(optimizers: Sequence[torch.optim.Optimizer]) -> bool:
+    """Whether nothing can move now: all learning rates are 0, as where they warm up, or no parameter has a gradient."""
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    return all(type(group["lr"]) in (int, float) and group["lr"] == 0 for group in groups) or not any(
+        param.requires_grad for group in groups for param in group["params"]
+    )

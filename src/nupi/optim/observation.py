@@ -92,7 +92,11 @@ def _check_units(
 
     Multipliers are moved by violations on the same data, so these have nearly the same size.
     """
-    tuning_warnings.warn_of_units("a loss", float(loss.detach()), float(of_the_loop.detach()))
+    of_all, of_batch = float(loss.detach()), float(of_the_loop.detach())
+    if abs(of_all) < abs(
+        of_batch
+    ):  # a batch that the model has learned by heart has a loss as small as you like
+        tuning_warnings.warn_of_units("a loss", of_all, of_batch)
     for target, violation in paired:
         state = dual.state.get(target.multiplier)
         if state:

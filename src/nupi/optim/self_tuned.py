@@ -213,9 +213,8 @@ class SelfTuned(DualOptimizer):
             if phase == RETUNING and not group["measured"]:
                 self.__dict__.pop("_large_state", None)  # what is identified may have become large
             phases.append(phase)
-        first = self.param_groups[0]
-        if first["measured"] and RETUNING in phases and not self._gauge.checked:
-            self._gauge.check(first["taken"])
+        if RETUNING in phases and self.param_groups[0]["measured"]:
+            self._gauge.check_copy()
         return self._untouched_in(phases)
 
     def untouched(self, *, some_rows: bool) -> frozenset[str]:
