@@ -99,7 +99,6 @@ def test_attributes_must_come_by_name():
         lambda out: out[:, 0].sigmoid(),
         lambda out: out.sigmoid()[:, :1].squeeze(1),
         lambda out: out.softmax(1)[:, 1].double(),
-        lambda out: torch.cat([out.sigmoid()[:4, 1], out.sigmoid()[4:, 1]]),
     ],
 )
 def test_probabilities_are_refused(probabilities):
@@ -110,3 +109,10 @@ def test_probabilities_are_refused(probabilities):
         constraint(probabilities(out), labels)
     constraint(torch.logit(probabilities(out)), labels)
     constraint(probabilities(out) - 0.5, labels)
+
+
+def test_what_only_was_beside_probabilities_and_what_only_has_an_order_is_not_refused():
+    model = torch.nn.Linear(3, 1)
+    out, labels = model(torch.randn(8, 3)), torch.arange(8) % 2
+    (rates.recall() >= 0.9)(torch.cat([out.sigmoid(), out], 1)[:, 1], labels)
+    (rates.roc_auc() >= 0.9)(out.sigmoid().squeeze(1), labels)

@@ -26,7 +26,7 @@ _PROBABILITIES = frozenset({"SigmoidBackward0", "SoftmaxBackward0"})
 _SAME_NUMBERS = frozenset(
     f"{name}Backward0"
     for name in ("Squeeze", "View", "UnsafeView", "Select", "Slice", "Index", "ToCopy", "Clone")
-) | {"SqueezeBackward1", "ReshapeAliasBackward0", "CatBackward0"}
+) | {"SqueezeBackward1", "ReshapeAliasBackward0"}
 
 
 class Decisions(NamedTuple):
@@ -87,18 +87,20 @@ def as_scores(logits: object, classes: int | None) -> torch.Tensor:
     if classes is None:
         if given.ndim != 1:
             raise ValueError(f"logits has shape {tuple(given.shape)}, not (rows,); logits.squeeze(1) may do")
-        _check_that_no_probabilities(given)
         given = given.unsqueeze(1)
     elif given.ndim != 2 or given.shape[1] != classes:
         raise ValueError(f"logits has shape {tuple(given.shape)}, not (rows, classes) = (rows, {classes})")
     return given.to(torch.promote_types(given.dtype, torch.float32))
 
 
-def _check_that_no_probabilities(given: torch.Tensor) -> None:
-    """All probabilities are above 0, where a logit means "positive", so that every row would be decided positive."""
-    if torch.compiler.is_compiling():
+def check_no_probabilities(logits: object) -> None:
+    """Refuse what a sigmoid or a softmax has made: all of it is above 0, so that every row would be decided positive.
+
+    Only the graph tells. Without one, as under `torch.no_grad`, nothing is checked.
+    """
+    if torch.compiler.is_compiling() or not isinstance(logits, torch.Tensor):
         return
-    node = given.grad_fn
+    node = logits.grad_fn
     while node is not None and node.name() in _SAME_NUMBERS:
         node = node.next_functions[0][0]
     if node is not None and node.name() in _PROBABILITIES:

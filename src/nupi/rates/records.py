@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-from nupi.rates.decisions import Soft, as_relevant, as_scores, decide
+from nupi.rates.decisions import Soft, as_relevant, as_scores, check_no_probabilities, decide
 from nupi.rates.groups import Groups, Numbers, as_tensor
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ class Sums:
     def of(self, rows: Rows, soft: Soft | None) -> torch.Tensor:
         """The record of these rows, differentiable in the logits if `soft`; the hard one is exact."""
         scores = as_scores(rows.logits, self.classes)
+        if self.classes is None:
+            check_no_probabilities(rows.logits)
         if self.labelled:
             relevant = as_relevant(rows.labels, self.classes, len(scores)).to(scores.dtype)
         else:
