@@ -1,5 +1,6 @@
 """A record on disk: whole, cut off, of another version, on a full disk."""
 
+import gc
 import json
 import re
 import resource
@@ -39,6 +40,26 @@ def test_what_is_read_is_what_was_recorded(tmp_path):
     monitor.close()
     same(read(tmp_path), monitor.record)
     same(read(tmp_path / disk.FILE), monitor.record)
+
+
+def test_a_run_of_a_function_is_on_disk_as_a_whole_when_the_function_has_ended(tmp_path):
+    def job():
+        lagrangian = nupi.Lagrangian({"c": nupi.Equality()})
+        x = torch.zeros(1, requires_grad=True)
+        primal = torch.optim.SGD([x], lr=0.1)
+        dual = nupi.SelfTuned(lagrangian.parameters(), steps=20, primal=primal)
+        nupi.Monitor(lagrangian, path=tmp_path)
+        for _ in range(60):
+            lagrangian.ascend(dual, {"c": x - 1})
+            lagrangian(x.square().sum(), {"c": x - 1}).backward()
+            primal.step()
+            primal.zero_grad()
+
+    job()
+    gc.collect()
+    found = read(tmp_path)
+    assert len(found) == 60
+    assert found.gains_of("c").latest["ki"] > 0  # as they are at the end, and not at the first step
 
 
 @pytest.mark.parametrize("cut", [1, 7, 8, 100, 1000, 5000])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import sys
 import time
@@ -111,6 +112,7 @@ class Monitor:
         self._lagrangian = lagrangian
         self._begin(Record(Columns.of(lagrangian.constraints), keep, what_runs(lagrangian, dual)))
         self._count = 0
+        self._mover: torch.optim.Optimizer | None = None  # the dual of the last step that was taken in
         self._started = False
         self._leads = True
         self._warned: set[str] = set()
@@ -217,7 +219,7 @@ class Monitor:
 
     def _flush(self, *, warns: bool) -> None:
         if not self._sampler.empty:
-            self._block(None)
+            self._block(self._mover)
         self._receive(wait=True, warns=warns)
 
     def close(self) -> None:
@@ -232,6 +234,13 @@ class Monitor:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __del__(self) -> None:
+        """Write what waits, if the run of a function ends with the function and nobody has closed its monitor."""
+        if getattr(self, "_writer", None) is not None:
+            with contextlib.suppress(Exception):
+                self._flush(warns=False)
+                self._close_writer()
+
     def _take(self, step: Ascent) -> None:
         if self._dual is not None and step.dual is not self._dual:
             return
@@ -240,6 +249,7 @@ class Monitor:
             return
         if not self._started:
             self._start()
+        self._mover = step.dual
         self._gains.look(self._count, step.dual)
         full = self._sampler.take(self._count, step.moves)
         if full or self._log is not None or (self._path is not None and time.monotonic() > self._due):
