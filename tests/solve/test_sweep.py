@@ -268,3 +268,21 @@ def test_a_function_of_more_than_x_is_refused():
         sweep(inequality=lambda x: x.sum() - next(calls))
     with pytest.raises(ValueError, match="the objective gave two values at x0"):
         sweep(Known(lambda x: x.sum() + torch.rand(()).double(), X0, inequality=lambda x: x))
+
+
+def test_a_self_tuned_sweep_without_steps_takes_a_quarter_of_the_run():
+    def run(**grid):
+        return nupi.sweep(
+            lambda x: x.square().sum(),
+            torch.zeros(2, dtype=torch.float64),
+            equality=lambda x: x.sum() - 1,
+            dual=nupi.SelfTuned,
+            grid=grid,
+            steps=400,
+            progress=False,
+        )
+
+    found, expected = run(scale=[0.1, 1.0]), run(scale=[0.1, 1.0], steps=[100.0])
+    for scale in (0.1, 1.0):
+        one, other = found.at(scale=scale), expected.at(scale=scale, steps=100.0)
+        assert torch.equal(one.x, other.x)

@@ -104,6 +104,7 @@ class ConstrainedCallback(*_CALLBACKS):  # type: ignore[misc]
         self._step = -1  # the number of the last step in which the multipliers have ascended
         self._trained = False  # whether a backward pass has gone through the Lagrangian's result
         self._in_vain = 0  # batches whose result no backward pass has gone through
+        self._told = False  # that training_step does not call the Lagrangian
 
     # --- the beginning and the end ---
 
@@ -193,7 +194,8 @@ class ConstrainedCallback(*_CALLBACKS):  # type: ignore[misc]
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002 - Lightning's signature
         """Warn if no step has used the Lagrangian, so that the constraints have no effect."""
-        if self._step < 0 and not self._seen.batches:
+        if self._step < 0 and not self._seen.batches and not self._told:
+            self._told = True
             warnings.warn(
                 "training_step has not called the Lagrangian, so no constraint has an effect; "
                 "return self.lagrangian(loss, violations) in place of the loss",

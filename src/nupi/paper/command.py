@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+WIDE = 150  # columns
 app = typer.Typer(
     help="Reproduce the figures and tables of the nuPI paper, each with claims that are checked.",
     no_args_is_help=True,
@@ -44,7 +45,7 @@ def list_targets() -> None:
         table.add_column(heading, overflow="fold", no_wrap=heading == "target")
     for target in runner.all_targets().values():
         table.add_row(*map(escape, (target.name, target.paper, target.about, " ".join(target.scales))))
-    Console(highlight=False).print(table)
+    _console().print(table)
 
 
 @app.command()
@@ -71,7 +72,7 @@ def reproduce(
     ] = None,
 ) -> None:
     """Reproduce targets: figures, results.csv, summary.json; exit 1 if a claim does not hold."""
-    console = Console(highlight=False)
+    console = _console()
     try:
         chosen = [runner.find_target(name) for name in dict.fromkeys(names)]
     except runner.UnknownTargetError as unknown:
@@ -94,6 +95,7 @@ def reproduce(
     if options and executor == "local":
         raise typer.BadParameter("only --executor submitit takes options", param_hint="--executor-option")
     wrong: list[str] = []
+    held: list[tuple[str, str, str]] = []
     # As Ctrl-C does, a termination ends what jobs are at work before it ends the command; what is finished is kept.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     for target in chosen:
@@ -110,12 +112,33 @@ def reproduce(
             wrong.append(f"{target.name} failed: {type(error).__name__}: {first_line}")
             continue
         failing = [claim.claim for claim in claims if not claim.holds]
+        held.append((target.name, f"{len(claims) - len(failing)} of {len(claims)}", str(out / target.name)))
         if failing:
-            wrong.append(f"{target.name}: {len(failing)} of {len(claims)} claims do not hold")
+            wrong.append(
+                f"{target.name}: {len(failing)} of {len(claims)} claims do not hold: {'; '.join(failing)}"
+            )
+    if len(chosen) > 1:
+        console.print(_overview(held))
     for line in wrong:
         console.print(line, style="bold red", markup=False)
     if wrong:
         raise typer.Exit(1)
+
+
+def _console() -> Console:
+    """The terminal; where there is none, as in a log, lines are long enough for wide tables."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=max(console.width, WIDE))
+
+
+def _overview(held: list[tuple[str, str, str]]) -> Table:
+    """What several targets have shown, in one table."""
+    table = Table()
+    for heading in ("target", "claims held", "in"):
+        table.add_column(heading, overflow="fold")
+    for row in held:
+        table.add_row(*row)
+    return table
 
 
 def _options(pairs: list[str], hint: str) -> dict[str, int | str]:
@@ -138,7 +161,7 @@ def data(
     ] = None,
 ) -> None:
     """Get a data set ready for use offline: fetched once, checked, and kept."""
-    console = Console(highlight=False)
+    console = _console()
     try:
         summary = datasets.prepare(name, path)
     except ValueError as unknown:
@@ -166,7 +189,7 @@ def list_results(context: typer.Context, folder: Folder = KEPT) -> None:
     kept = _said(lambda: list(evidence.every(folder)))
     for run in kept:
         table.add_row(*map(escape, run.row))
-    Console(highlight=False).print(table if kept else f"{folder} holds no runs", soft_wrap=not kept)
+    _console().print(table if kept else f"{folder} holds no runs", soft_wrap=not kept)
 
 
 @results.command("add")

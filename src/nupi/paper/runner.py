@@ -205,7 +205,9 @@ class TargetRun:
         shown = Table(title=escape(title), title_justify="left")
         for column in frame.columns:
             shown.add_column(
-                escape(str(column)), justify="right" if frame[column].dtype.kind in "iufb" else "left"
+                escape(str(column)),
+                justify="right" if frame[column].dtype.kind in "iufb" else "left",
+                overflow="fold",
             )
         for row in frame.itertuples(index=False):
             shown.add_row(*(f"{cell:.4g}" if isinstance(cell, float) else escape(str(cell)) for cell in row))

@@ -14,6 +14,7 @@ from nupi.optim.checks import DESCEND
 from nupi.optim.momentum import UnifiedMomentum
 from nupi.optim.nupi import NuPI
 from nupi.optim.pid import PID
+from nupi.optim.self_tuned import SelfTuned
 from nupi.solve.rules import TORCH_RULES, Rule, TorchRule, rule_of
 
 if TYPE_CHECKING:
@@ -86,6 +87,19 @@ def read_primal(factory: Factory) -> tuple[TorchRule, dict[str, Any]]:
     rule = _rule(made, group, TORCH_RULES.get(made), "primal")([group])
     assert isinstance(rule, TorchRule)
     return rule, group
+
+
+def known_to_self_tuned(
+    factory: Factory, steps: int, primal: torch.optim.Optimizer | None = None
+) -> dict[str, Any]:
+    """Arguments for a `SelfTuned` that lacks them: `steps`, a quarter of the run, and `primal`, the optimizer of x."""
+    kind, given = (factory.func, factory.keywords) if isinstance(factory, partial) else (factory, {})
+    if not (isinstance(kind, type) and issubclass(kind, SelfTuned)):
+        return {}
+    known: dict[str, Any] = {"steps": max(1.0, steps / 4)}
+    if primal is not None:
+        known["primal"] = primal
+    return {name: value for name, value in known.items() if name not in given}
 
 
 def make_optimizer(

@@ -14,7 +14,7 @@ from nupi.optim.nupi import NuPI
 from nupi.optim.self_tuned import SelfTuned
 from nupi.solve.checks import check_run, check_switch
 from nupi.solve.kkt import kkt_residuals
-from nupi.solve.methods import DEFAULT_PRIMAL, Factory, make_optimizer
+from nupi.solve.methods import DEFAULT_PRIMAL, Factory, known_to_self_tuned, make_optimizer
 from nupi.solve.problem import Constraints, Function, Kinds, Point, Problem
 from nupi.solve.reach import Samples, flat, small_or_opposed, stride
 from nupi.solve.solution import History, Residuals, Solution, Status
@@ -161,7 +161,7 @@ class _Loop:
         self.monitor = Monitor(self.lagrangian, every=1 + problem.size // 1000, warn=False)
         self.samples = Samples(1, steps, problem.device)
         self.primal = make_optimizer(primal, self.x.values(), {}, "primal")
-        known = _known_to_self_tuned(dual, self.primal, steps)
+        known = known_to_self_tuned(dual, steps, self.primal)
         self.dual = make_optimizer(dual, self.lagrangian.parameters(), known, "dual")
         if isinstance(self.dual, SelfTuned):
             self.dual.check_length(steps)
@@ -269,15 +269,6 @@ def _dual_factory(ki: float | None, kp: float, nu: float, dual: Factory | None) 
             f"ki={ki}, kp={kp}, nu={nu} are options of nuPI; with dual= put options into functools.partial"
         )
     return dual
-
-
-def _known_to_self_tuned(factory: Factory, primal: torch.optim.Optimizer, steps: int) -> dict[str, Any]:
-    """Arguments for a `SelfTuned` that lacks them: `steps`, a quarter of the run, and `primal`, the optimizer of x."""
-    kind, given = (factory.func, factory.keywords) if isinstance(factory, partial) else (factory, {})
-    if not (isinstance(kind, type) and issubclass(kind, SelfTuned)):
-        return {}
-    known = {"steps": max(1.0, steps / 4), "primal": primal}
-    return {name: value for name, value in known.items() if name not in given}
 
 
 def _all_finite(*tensors: torch.Tensor) -> bool:

@@ -15,7 +15,7 @@ from nupi.solve.checks import check_run, check_switch
 from nupi.solve.chunk import Plan
 from nupi.solve.dispatch import run_elsewhere, run_here
 from nupi.solve.grid import Axes, Grid, expand
-from nupi.solve.methods import DEFAULT_PRIMAL, DualReader, Factory, read_primal
+from nupi.solve.methods import DEFAULT_PRIMAL, DualReader, Factory, known_to_self_tuned, read_primal
 from nupi.solve.native import Native
 from nupi.solve.problem import Constraints, Function, Kinds, Point, Problem
 from nupi.solve.program import Setting, check_batched
@@ -135,7 +135,9 @@ def sweep(
     reader = DualReader()
     kinds = {group.name: group.constraint for group in problem.groups}
     settings = [
-        _setting(point, NuPI if dual is None else dual, reader, kinds, restart=restart, penalty=penalty)
+        _setting(
+            point, NuPI if dual is None else dual, reader, kinds, steps, restart=restart, penalty=penalty
+        )
         for point in points
     ]
     plan = Plan(problem, read_primal(primal or DEFAULT_PRIMAL), steps, tol, tuple(history), every, compiled)
@@ -170,6 +172,7 @@ def _setting(
     dual: Factory | Mapping[str, Factory],
     reader: DualReader,
     constraints: Mapping[str, Constraint],
+    steps: int,
     *,
     restart: bool,
     penalty: float | Mapping[str, float] | None,
@@ -195,7 +198,7 @@ def _setting(
         if label not in dual:
             raise ValueError(f"the grid asks for dual {label!r}, but dual= has only {known or 'nothing'}")
         factory, label = dual[label], f"dual {label!r}"
-    rule, read = reader.read(factory, options, label)
+    rule, read = reader.read(factory, {**known_to_self_tuned(factory, steps), **options}, label)
     return Setting(rule, read, restart, penalties)
 
 

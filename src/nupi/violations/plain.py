@@ -52,7 +52,8 @@ def plain_total(
             return loss + torch.dot(torch.cat(thetas), torch.cat(vectors))
     try:
         for name, given in violations.items():
-            loss = loss + torch.dot(multipliers[name], given)
+            # A single violation often comes as a scalar: `x.sum() - 1`.
+            loss = loss + torch.dot(multipliers[name], given if given.dim() else given.reshape(1))
     except RuntimeError:  # they are not two vectors of the same size, dtype and device
         return None
     return loss
