@@ -15,6 +15,7 @@ from __future__ import annotations
 import ctypes
 import io
 import json
+import os
 import struct
 import zlib
 from contextlib import suppress
@@ -27,7 +28,6 @@ from nupi.monitor.columns import Columns
 from nupi.monitor.record import GainHistory, Record
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Sequence
 
 FILE = "record.nupi"
@@ -43,7 +43,12 @@ class Writer:
     """Writes a growing record to `folder`. Any method may raise OSError, for example if the disk is full.
 
     If the folder has a record of another run, that is kept under another name.
+
+    The file is a descriptor and not a Python file: the collector of garbage would close that one in any order, perhaps
+    before the monitor has written what waits.
     """
+
+    _file: int | None = None
 
     def __init__(self, folder: str | os.PathLike[str], record: Record) -> None:
         self.path = Path(folder) / FILE
@@ -60,35 +65,41 @@ class Writer:
             self._frame(b"GAIN", _json([number, history.names, history.kind, step, values]))
         if len(rows):
             self._frame(b"ROWS", _bytes(rows))
-        self._file.flush()
         if self._grown > max(_REWRITE, 4 * self._snapshot):
-            self._file.close()
+            self.close()
             self._start()
 
     def close(self) -> None:
         """Close the file."""
-        with suppress(OSError):
-            self._file.close()
+        if self._file is not None:
+            with suppress(OSError):
+                os.close(self._file)
+            self._file = None
 
     def _start(self) -> None:
         """Write a new file with the whole record, and replace the old one atomically."""
+        self._grown = 0
         new = self.path.with_suffix(".new")
-        self._file = new.open("wb")
-        self._file.write(_MAGIC)
+        self._file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0), 0o666)
+        self._write(_MAGIC)
         head = {"version": VERSION, "columns": self._record.columns.described()}
         self._frame(b"HEAD", _json({**head, "keep": self._record.keep, "info": self._record.info}))
         if len(self._record):
             buffer = io.BytesIO()
             torch.save(self._record.state_dict(), buffer)
             self._frame(b"SNAP", buffer.getvalue())
-        self._file.flush()
-        self._snapshot, self._grown = self._file.tell(), 0
+        self._snapshot, self._grown = self._grown, 0
         new.replace(self.path)
 
     def _frame(self, tag: bytes, content: bytes) -> None:
-        self._file.write(_FRAME.pack(tag, len(content), zlib.crc32(content)))
-        self._file.write(content)
-        self._grown = getattr(self, "_grown", 0) + len(content)
+        self._write(_FRAME.pack(tag, len(content), zlib.crc32(content)) + content)
+        self._grown += len(content)
+
+    def _write(self, content: bytes) -> None:
+        assert self._file is not None
+        left = memoryview(content)
+        while left:
+            left = left[os.write(self._file, left) :]
 
 
 def read(path: str | os.PathLike[str]) -> Record:

@@ -138,7 +138,7 @@ class Monitor:
             raise  # the user has asked for warnings to be errors
         except Exception as error:  # noqa: BLE001 - a monitor never ends a training
             self._handle.remove()
-            self._writer = None
+            self._close_writer()
             _warn(f"nupi.Monitor has stopped recording: {type(error).__name__}: {error}")
 
     @property
