@@ -35,7 +35,7 @@ def test_a_checkpoint_goes_on_bit_for_bit():
     assert torch.equal(lagrangian.multipliers["rows"], lagrangian2.multipliers["rows"])
 
 
-@pytest.mark.filterwarnings("ignore:this SelfTuned has gains that were measured")
+@pytest.mark.filterwarnings("ignore:this SelfTuned cannot measure")
 def test_a_copy_goes_on_with_the_response_it_knows():
     _, primal, lagrangian, evaluate = quadratic()
     dual = nupi.SelfTuned(lagrangian.parameters(), steps=40, primal=primal)
@@ -235,9 +235,7 @@ def test_a_copy_that_cannot_measure_says_so_once_until_it_has_a_primal():
     dual = nupi.SelfTuned(lagrangian.parameters(), steps=40, primal=primal)
     train(primal, lagrangian, dual, evaluate, 20)
     twin, its_primal, its_lagrangian = copy.deepcopy((dual, primal, lagrangian))
-    with pytest.warns(
-        UserWarning, match=r"no primal to measure again with: it is a copy.*call dual.watch"
-    ) as seen:
+    with pytest.warns(UserWarning, match=r"has no primal: it is a copy.*Call dual.watch") as seen:
         train(its_primal, its_lagrangian, twin, evaluate, 5)
     assert len(seen) == 1
     twin.watch(its_primal)
@@ -250,7 +248,7 @@ def test_a_checkpoint_that_is_loaded_without_a_primal_says_so():
     train(primal, lagrangian, dual, evaluate, 20)
     resumed = nupi.SelfTuned(lagrangian.parameters(), steps=40)
     resumed.load_state_dict(dual.state_dict())
-    with pytest.warns(UserWarning, match="was built without primal and has loaded a checkpoint"):
+    with pytest.warns(UserWarning, match="built without primal and has loaded a checkpoint"):
         train(primal, lagrangian, resumed, evaluate, 2)
 
 
@@ -292,7 +290,7 @@ def test_freezing_before_there_are_gains_is_refused():
 def test_a_name_that_is_not_known_yet_says_when_it_is():
     _, primal, lagrangian, evaluate = quadratic()
     dual = nupi.SelfTuned(lagrangian.parameters(), steps=40, primal=primal)
-    with pytest.raises(KeyError, match="a name is known after the first"):
+    with pytest.raises(KeyError, match="names are known after the first call"):
         dual.gains()["rows"]
     train(primal, lagrangian, dual, evaluate, 2)
     with pytest.raises(KeyError, match="'row' is no constraint that this optimizer moves; it has 'rows'"):

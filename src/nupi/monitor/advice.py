@@ -42,14 +42,12 @@ def for_self_tuned(kind: str, otherwise: str) -> str:
 def against_rest(case: Case) -> str:
     """Where to look if a violated constraint has a multiplier that does not move."""
     if case.self_tuned and case.ki > 0.0:
-        return (
-            "SelfTuned has gains, but many steps to take: give it fewer steps, at most a quarter of the run"
-        )
+        return "SelfTuned has many steps, so its gains are small: give it fewer steps, at most a quarter of the run"
     if case.self_tuned:
         return (
-            "See dual.gains(): a response of 0 means that no measurement has found a gradient. The violation and the "
-            "loss need one in the parameters that primal trains, and so does what evaluate returns; primal has to be "
-            "the optimizer that trains the model, and lagrangian(loss, violations) what is called backward on"
+            "See dual.gains(): a response of 0 means that no measurement has found a gradient. Check that primal is "
+            "the optimizer that trains the model, that the loop calls lagrangian(loss, violations).backward(), and "
+            "that the loss and the violations, also those of evaluate, have a gradient in the parameters of primal"
         )
     return (
         f"Check that ascend gets this violation, and that the dual optimizer has a {case.step_size} above 0"

@@ -44,8 +44,8 @@ class Writer:
 
     If the folder has a record of another run, that is kept under another name.
 
-    The file is a descriptor and not a Python file: the collector of garbage would close that one in any order, perhaps
-    before the monitor has written what waits.
+    The file is a descriptor and not a Python file, because the garbage collector may close a Python file before the
+    monitor has written what waits.
     """
 
     _file: int | None = None

@@ -5,9 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import sys
 import time
-import warnings
 import weakref
 from collections import deque
 from functools import partial
@@ -31,6 +29,7 @@ from nupi.monitor.numbers import numbers
 from nupi.monitor.record import GainHistory, Record
 from nupi.monitor.report import write_report
 from nupi.monitor.sampler import Sampler
+from nupi.optim.warning import warn_user
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -139,7 +138,7 @@ class Monitor:
         except Exception as error:  # noqa: BLE001 - a monitor never ends a training
             self._handle.remove()
             self._close_writer()
-            _warn(f"nupi.Monitor has stopped recording: {type(error).__name__}: {error}")
+            warn_user(f"nupi.Monitor has stopped recording: {type(error).__name__}: {error}", RuntimeWarning)
 
     @property
     def record(self) -> Record:
@@ -167,9 +166,10 @@ class Monitor:
         """
         found = diagnose(self._read())
         if not self._count:
-            _warn(
+            warn_user(
                 "nupi.Monitor has seen no step of the multipliers, so there is nothing to diagnose; make it before the "
-                "loop, and call lagrangian.ascend (or Coefficient.update) in each step"
+                "loop, and call lagrangian.ascend (or Coefficient.update) in each step",
+                RuntimeWarning,
             )
         return (
             found
@@ -324,7 +324,10 @@ class Monitor:
         except OSError as error:
             self._close_writer()
             path, self._path = self._path, None
-            _warn(f"nupi.Monitor cannot write to {path} any more ({error}); it still records in memory")
+            warn_user(
+                f"nupi.Monitor cannot write to {path} any more ({error}); it still records in memory",
+                RuntimeWarning,
+            )
 
     def _hand_over(self, rows: list[list[float]]) -> None:
         assert self._log is not None
@@ -334,7 +337,7 @@ class Monitor:
                 self._log(numbers(self._record, columns, self._row), step)
             except Exception as error:  # noqa: BLE001 - what logs is not ours, and must not end a training
                 self._log = None
-                _warn(f"nupi.Monitor logs no more: {type(error).__name__}: {error}")
+                warn_user(f"nupi.Monitor logs no more: {type(error).__name__}: {error}", RuntimeWarning)
                 return
             self._row = columns
 
@@ -347,7 +350,7 @@ class Monitor:
             self._warned |= {finding.kind for finding in new}
             others = {finding.constraint for finding in new} - {new[0].constraint}
             more = f" ({len(others)} more: see Monitor.diagnose())" if others else ""
-            _warn(f"{new[0]}{more}", ConstraintWarning)
+            warn_user(f"{new[0]}{more}", ConstraintWarning)
 
     def _close_writer(self) -> None:
         if self._writer is not None:
@@ -359,14 +362,6 @@ def _share(lagrangian: Lagrangian, dual: torch.optim.Optimizer) -> bool:
     """Whether the optimizer has any of the multipliers."""
     held = {id(param) for group in dual.param_groups for param in group["params"]}
     return any(id(multiplier) in held for multiplier in lagrangian.parameters())
-
-
-def _warn(message: str, kind: type[Warning] = RuntimeWarning) -> None:
-    """Warn with the line of the user's loop as the source."""
-    frame, level = sys._getframe(), 1
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "nupi":
-        frame, level = frame.f_back, level + 1
-    warnings.warn(message, kind, stacklevel=level)
 
 
 def _is_tensor(value: object) -> bool:

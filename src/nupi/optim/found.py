@@ -26,8 +26,8 @@ class ByName(dict[Any, Found]):
         known = ", ".join(repr(each) for each in self if isinstance(each, str))
         if unnamed:
             raise KeyError(
-                f"{key!r}: a name is known after the first lagrangian(loss, violations) that follows an ascend; until "
-                "then gains are under the multiplier, dual.gains()[lagrangian.get_parameter(name)]"
+                f"{key!r}: names are known after the first call of lagrangian(loss, violations) that follows an "
+                "ascend; until then use dual.gains()[lagrangian.get_parameter(name)]"
             )
         raise KeyError(f"{key!r} is no constraint that this optimizer moves; it has {known}")
 

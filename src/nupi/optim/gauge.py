@@ -50,7 +50,10 @@ class Gauge:
         primal: torch.optim.Optimizer | Iterable[torch.optim.Optimizer],
         evaluate: Evaluate | None,
     ) -> None:
-        """Measure through these optimizers from now on, and count the first one's steps in the dual's param groups."""
+        """Measure through these optimizers from now on, and count their steps in the dual's param groups.
+
+        If they take different numbers of steps between two dual steps, the largest counts.
+        """
         if evaluate is not None and not callable(evaluate):
             raise TypeError(
                 f"evaluate must be a function that returns (loss, violations), but a {type(evaluate).__name__} came"
@@ -87,7 +90,7 @@ class Gauge:
         loss: torch.Tensor,
         paired: Sequence[tuple[Target, Violation]],
     ) -> bool:
-        """Measure the response if it is time to, and whether it was measured."""
+        """Measure the response if it is time to. Returns whether it was measured."""
         if not self.primal or not torch.is_grad_enabled():
             return False
         self._shown += 1

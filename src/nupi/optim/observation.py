@@ -88,15 +88,14 @@ def _check_units(
     loss: torch.Tensor,
     paired: Sequence[tuple[Target, Violation]],
 ) -> None:
-    """Warn if what evaluate returns has another size than what the loop gives, by far.
+    """Warn if what evaluate returns is far larger or smaller than what the loop gives.
 
-    Multipliers are moved by violations on the same data, so these have nearly the same size.
+    The violations that move the multipliers are on the same data, so both should be nearly equal.
     """
-    of_all, of_batch = float(loss.detach()), float(of_the_loop.detach())
-    if abs(of_all) < abs(
-        of_batch
-    ):  # a batch that the model has learned by heart has a loss as small as you like
-        tuning_warnings.warn_of_units("a loss", of_all, of_batch)
+    # Only one way round: a batch that the model has learned by heart has a loss as small as you like.
+    measured, given = float(loss.detach()), float(of_the_loop.detach())
+    if abs(measured) < abs(given):
+        tuning_warnings.warn_of_units("a loss", measured, given)
     for target, violation in paired:
         state = dual.state.get(target.multiplier)
         if state:
@@ -225,8 +224,7 @@ def _measured(
         if "double backward" in str(error):
             raise RuntimeError(
                 "with several primal steps to a dual step, the curvature is measured, which takes a second derivative "
-                "that a compiled model does not have; give SelfTuned an `evaluate` that calls the model before it was "
-                "compiled"
+                "that a compiled model does not have; give SelfTuned an `evaluate` that calls the uncompiled model"
             ) from error
         if "donated" not in str(error):
             raise
